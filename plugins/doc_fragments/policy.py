@@ -103,6 +103,8 @@ options:
       - With V(accept) no later rule of C(POSTROUTING) can. With O(backend=nftables) this is the same as V(return).
       - With V(enforce) no other rule can, in iptables or in another nftables chain, earlier or later. It needs
         nftables, and O(backend=auto) then means nftables.
+      - V(accept) and V(enforce) need O(source_cidrs), so that guests of other programs, such as Docker, keep being
+        masqueraded.
       - Traffic that is answered only if it leaves with the address of the node is left to other rules. With V(accept)
         and V(enforce) these are packets that kube-proxy or the CNI plugin portmap has marked for masquerading
         (C(0x4000), C(0x2000)), packets from loopback addresses, and connections whose destination was changed (DNAT),

@@ -175,8 +175,9 @@ health:
       description:
         - One of C(out_of_sync), C(unreadable), C(invalid_configuration), C(not_configured), C(agent_failing),
           C(conflict), C(not_tested), C(leaks), C(no_copy), C(foreign_nat_rule), C(ipv6_not_managed),
-          C(enforce_with_ipvs), C(everything_exempt), C(nothing_exempt), C(overlapping_ranges), C(flushes_at_boot),
-          C(other_agent), C(kubenet_leftover), C(few_source_ports), C(connections_full), C(note). Codes do not change.
+          C(pods_not_exempt), C(all_sources), C(enforce_with_ipvs), C(everything_exempt), C(nothing_exempt),
+          C(overlapping_ranges), C(flushes_at_boot), C(other_agent), C(kubenet_leftover), C(few_source_ports),
+          C(connections_full), C(note). Codes do not change.
       type: str
       sample: out_of_sync
     severity:

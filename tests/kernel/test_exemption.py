@@ -13,7 +13,7 @@ import pytest
 from support.modules import apply, refused
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology, ask, serving
-from support.variants import EXEMPT_RANGES, NFT_FAMILIES, VARIANTS, Variant, meaning
+from support.variants import EXEMPT_RANGES, NFT_FAMILIES, PODS, VARIANTS, Variant, meaning
 
 NFT, LEGACY = VARIANTS["iptables_nft"], VARIANTS["iptables_legacy"]
 PORT = 8080
@@ -44,6 +44,7 @@ OTHERS: t.Dict[str, t.Optional[Masquerader]] = {
     "nft chain, priority 100": _nft_chain(100),
     "nft chain, priority 110": _nft_chain(110),
 }
+POLICY = {"enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES, "source_cidrs": PODS}
 OURS = (
     ("iptables_nft", "return"),
     ("iptables_nft", "accept"),
@@ -70,13 +71,7 @@ def test_packet_matrix(topology: Topology, family: str, show_table: t.Callable[.
         cells = []
         for backend, exemption in OURS:
             _clear(topology.node)
-            apply(
-                topology.node,
-                backend=backend,
-                exemption=exemption,
-                enable_ipv6=True,
-                non_masquerade_cidrs=EXEMPT_RANGES,
-            )
+            apply(topology.node, backend=backend, exemption=exemption, **POLICY)
             if start is not None:
                 start(topology.node, family)
             seen = topology.ask(a.exempt[0], a.outside[0])
@@ -103,7 +98,7 @@ def test_enforce_needs_no_nft(ns: Namespace) -> None:
     hide = 'mount --bind /dev/null "$(command -v nft)"; exec "$@"'
     wrapper = ["unshare", "--mount", "sh", "-c", hide, "sh"]
     for backend in ("auto", "nftables"):
-        done = apply(ns, backend=backend, exemption="enforce", wrapper=wrapper)
+        done = apply(ns, backend=backend, exemption="enforce", source_cidrs=PODS[:1], wrapper=wrapper)
         assert (done["changed"], done["backend"]) == (backend == "auto", {"name": "nftables", "version": ""})
 
 
@@ -115,7 +110,7 @@ def test_enforce_is_refused_with_iptables(ns: Namespace, backend: str) -> None:
 
 
 def test_accept_with_nftables_is_reported_as_return(ns: Namespace) -> None:
-    result = apply(ns, backend="nftables", exemption="accept")
+    result = apply(ns, backend="nftables", exemption="accept", source_cidrs=PODS[:1])
     assert [warning for warning in result["warnings"] if "enforce" in warning]
 
 
@@ -123,7 +118,7 @@ def test_accept_with_nftables_is_reported_as_return(ns: Namespace) -> None:
 def protected(request: pytest.FixtureRequest, topology: Topology) -> t.Iterator[Topology]:
     """A node whose own and marked traffic is to leave as it does without ``exemption``."""
     backend, exemption = request.param
-    apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT_RANGES)
+    apply(topology.node, backend=backend, exemption=exemption, **POLICY)
     with contextlib.ExitStack() as owned:
         for ns, served in ((topology.pod, "pod"), (topology.node, "gateway")):
             addresses = [getattr(a, served) for a in ADDRESSES.values()]
@@ -180,7 +175,7 @@ def test_connections_with_another_destination_than_they_were_opened_to(topology:
     NFT.load(topology.node, family, "-A PREROUTING -p tcp -d %s -j DNAT --to-destination %s" % (virtual, endpoint))
     found = {}
     for backend, exemption in OURS:
-        apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT_RANGES)
+        apply(topology.node, backend=backend, exemption=exemption, **POLICY)
         NFT.load(topology.node, family, "-A POSTROUTING -j MASQUERADE")
         found[backend, exemption] = topology.ask(virtual)[virtual]
         NFT.load(topology.node, family, "-D POSTROUTING -j MASQUERADE")
@@ -192,7 +187,7 @@ def accepting(request: pytest.FixtureRequest, topology: Topology) -> Topology:
     """A node with a rule behind the jump that masquerades pods which reach themselves, as kube-proxy 1.36 does."""
     backend, exemption = request.param
     exempt = [*EXEMPT_RANGES, *(a.pods for a in ADDRESSES.values())]
-    options = {"backend": backend, "exemption": exemption, "enable_ipv6": True, "non_masquerade_cidrs": exempt}
+    options = {**POLICY, "backend": backend, "exemption": exemption, "non_masquerade_cidrs": exempt}
     host = LEGACY if backend == "iptables_legacy" else NFT
     apply(topology.node, **options)
     for family, a in ADDRESSES.items():
@@ -232,6 +227,7 @@ def test_marked_packets_of_a_family_that_exempts_nothing_go_on(ns: Namespace, ba
         exemption="accept",
         enable_ipv6=True,
         non_masquerade_cidrs=[],
+        source_cidrs=PODS,
         masq_link_local=True,
         masq_link_local_ipv6=True,
     )
@@ -243,7 +239,7 @@ def test_marked_packets_of_a_family_that_exempts_nothing_go_on(ns: Namespace, ba
 @pytest.mark.parametrize("backend", sorted(VARIANTS))
 def test_a_chain_of_an_earlier_release_is_completed_once(ns: Namespace, backend: str, family: str) -> None:
     """``accept`` did not leave marked and loopback traffic to later rules, nor connections through Services."""
-    options = {"backend": backend, "exemption": "accept", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES}
+    options = {**POLICY, "backend": backend, "exemption": "accept"}
     apply(ns, **options)
     variant = VARIANTS[backend]
     written = variant.rules(ns, family) or []
@@ -269,3 +265,40 @@ def _commented(ns: Namespace, variant: Variant, family: str, rule: str) -> str:
     listed = ns.run(variant.tool(family), "-w", "-t", "nat", "-S", "IP-MASQ-AGENT").splitlines()
     (line,) = [line for line in listed if line.startswith("-A ") and meaning(line) == rule]
     return line[len("-A IP-MASQ-AGENT ") :]
+
+
+@pytest.fixture
+def guest(topology: Topology) -> t.Iterator[Namespace]:
+    """A container of Docker, whose address no router knows, with Docker's rule for it."""
+    with Namespace() as container:
+        commands = (
+            "link add docker0 type bridge",
+            "address add 172.17.0.1/16 dev docker0",
+            "link set docker0 up",
+            "link add veth0 type veth peer name eth0 netns " + container.name,
+            "link set veth0 master docker0 up",
+        )
+        for command in commands:
+            topology.node.run("ip", *command.split())
+        for command in ("address add 172.17.0.2/16 dev eth0", "link set eth0 up", "route add default via 172.17.0.1"):
+            container.run("ip", *command.split())
+        NFT.load(topology.node, "ipv4", "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE")
+        yield container
+
+
+def test_guests_of_other_programs_are_left_to_these(topology: Topology, guest: Namespace) -> None:
+    a = ADDRESSES["ipv4"]
+    asked = (a.exempt[0], a.outside[0])
+    assert topology.ask(*asked, client=guest) == dict.fromkeys(asked, a.node)
+    for backend, exemption in (*OURS, ("iptables_legacy", "accept")):
+        apply(topology.node, backend=backend, exemption=exemption, **POLICY)
+        assert topology.ask(*asked, client=guest) == dict.fromkeys(asked, a.node), (backend, exemption)
+        if exemption == "return":
+            continue
+        before = topology.node.run("nft", "list", "ruleset")
+        options = {"backend": backend, "exemption": exemption, "non_masquerade_cidrs": EXEMPT_RANGES[:3]}
+        message = refused(topology.node, **options)
+        assert "set source_cidrs to the networks of pods (routes of this node show 10.244.1.0/24)" in message
+        assert topology.node.run("nft", "list", "ruleset") == before
+    warnings = apply(topology.node, non_masquerade_cidrs=["10.0.0.0/8"])["warnings"]
+    assert any("the node itself and docker0 (172.17.0.0/16)" in line for line in warnings), warnings

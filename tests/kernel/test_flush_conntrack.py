@@ -23,7 +23,7 @@ from support.namespaces import Namespace
 from support.packets import PATIENCE
 from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
-from support.variants import EXEMPT_RANGES, NFT_FAMILIES, Variant
+from support.variants import EXEMPT_RANGES, NFT_FAMILIES, PODS, Variant
 
 #: IPCTNL_MSG_CT_NEW, _GET
 CT_NEW, CT_GET = 1 << 8, 1 << 8 | 1
@@ -42,6 +42,7 @@ class World:
             "backend": backend,
             "enable_ipv6": True,
             "non_masquerade_cidrs": EXEMPT_RANGES,
+            "source_cidrs": PODS,
         }
         # The kernel may give a new connection the number of one that is gone, not its time.
         self.node.inside(Path("/proc/sys/net/netfilter/nf_conntrack_timestamp").write_text, "1")

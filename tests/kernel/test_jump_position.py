@@ -17,7 +17,7 @@ from support.modules import apply, refused, run_module, run_modules
 from support.namespaces import Namespace
 from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
-from support.variants import NFT_FAMILIES, Variant, snapshot
+from support.variants import NFT_FAMILIES, PODS, Variant, snapshot
 
 CHAIN = "IP-MASQ-AGENT"
 #: Rules of other programs: kube-proxy's, Calico's, an administrator's.
@@ -102,7 +102,7 @@ def priorities(ns: Namespace) -> t.Dict[str, int]:
 def test_with_nftables_the_priority_is_the_place(ns: Namespace, exemption: str) -> None:
     enforcer = {"ip enforce": 50, "ip6 enforce": 50} if exemption == "enforce" else {}
     options = {"backend": "nftables", "exemption": exemption, "enable_ipv6": True}
-    options["non_masquerade_cidrs"] = ["10.0.0.0/8", "fd00::/8"]
+    options.update(non_masquerade_cidrs=["10.0.0.0/8", "fd00::/8"], source_cidrs=PODS)
     for position in ("first", "last", "keep", "first"):
         planned = run_module(ns, check=True, jump_position=position, **options)
         done = apply(ns, jump_position=position, **options)

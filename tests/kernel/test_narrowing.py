@@ -10,7 +10,7 @@ import typing as t
 import pytest
 from support.modules import apply
 from support.topology import ADDRESSES, Topology
-from support.variants import EXEMPT_RANGES, EXEMPTIONS
+from support.variants import EXEMPT_RANGES, EXEMPTIONS, PODS
 
 #: Addresses of the node besides that of its interface.
 FIXED = {"ipv4": "198.51.100.7", "ipv6": "2001:db8:1::7"}
@@ -145,7 +145,7 @@ def test_packet_matrix(topology: Topology, backend: str, exemption: str, show_ta
         # Not preferred, so that what is masqueraded keeps the other one.
         topology.node.run("ip", "address", "add", "%s/%d" % (address, length), "dev", "eth0", "preferred_lft", "0")
     for name, (given, expected) in CASES.items():
-        options = {"non_masquerade_cidrs": EXEMPT_RANGES, **given}
+        options = {"non_masquerade_cidrs": EXEMPT_RANGES, "source_cidrs": PODS, **given}
         wanted = dict(options, backend=backend, exemption=exemption, enable_ipv6=True)
         mark_packets(topology, MARKS.get(name, 0))
         assert apply(topology.node, **wanted)["changed"] or name in MARKS

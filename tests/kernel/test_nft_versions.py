@@ -16,6 +16,7 @@ from support.modules import apply, run_module, run_modules
 from support.namespaces import Namespace
 from support.program_versions import Nft
 from support.programs import Programs
+from support.variants import PODS
 
 Nfts = t.Dict[str, Nft]
 
@@ -104,7 +105,11 @@ def _life(ns: Namespace, nft: Nft, path: Path) -> None:
 
     :param nft: a version that works, for what the test does.
     """
-    for options in ({"exemption": "enforce"}, {"non_masquerade_cidrs": ["10.0.0.0/8"]}, {"enable_ipv6": True}):
+    for options in (
+        {"exemption": "enforce", "source_cidrs": PODS[:1]},
+        {"non_masquerade_cidrs": ["10.0.0.0/8"]},
+        {"enable_ipv6": True},
+    ):
         assert apply(ns, path=path, backend="nftables", **options)["changed"] is True
         assert apply(ns, path=path, backend="nftables", **options)["changed"] is False
     nft.write(ns, "flush chain ip ip_masq_agent postrouting\nadd element ip ip_masq_agent exempt_ranges { 1.2.3.4 }\n")
@@ -143,7 +148,7 @@ print(rounds)
 
 
 def test_a_table_beside_a_busy_writer_is_in_sync_each_time(ns: Namespace, nfts: Nfts) -> None:
-    options = {"backend": "nftables", "exemption": "enforce", "enable_ipv6": True}
+    options = {"backend": "nftables", "exemption": "enforce", "source_cidrs": PODS, "enable_ipv6": True}
     apply(ns, **options)
     before = nfts["trixie"].call(ns, "-a", "list", "table", "ip", "ip_masq_agent").stdout
     neighbour = ns.popen(sys.executable, "-c", _NEIGHBOUR, str(nfts["trixie"].path / "nft"))

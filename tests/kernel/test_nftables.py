@@ -21,7 +21,7 @@ from support.modules import apply, run_modules
 from support.namespaces import Namespace
 from support.programs import Programs
 from support.topology import ADDRESSES, Topology
-from support.variants import BACKENDS, NFTABLES, VARIANTS, pristine, snapshot
+from support.variants import BACKENDS, NFTABLES, PODS, VARIANTS, pristine, snapshot
 
 CHAIN = "IP-MASQ-AGENT"
 TABLE = "ip ip_masq_agent"
@@ -189,6 +189,7 @@ def test_no_connection_of_a_flood_is_wrong_while_ranges_and_rules_change(topolog
     a = ADDRESSES["ipv4"]
     one = {"backend": "nftables", "to_ports": ["1024-65535"]}
     other = {"backend": "nftables", "non_masquerade_cidrs": ["10.0.0.0/8", "100.64.0.0/10"], "exemption": "enforce"}
+    other["source_cidrs"] = PODS[:1]
     apply(topology.node, **one)
     with Flood(topology, a.exempt[0], a.outside[0]) as flood:
         results = run_modules(topology.node, [other, one] * 12)
@@ -315,6 +316,6 @@ def test_the_kernel_says_which_extensions_and_tables_it_has(ns: Namespace) -> No
 def test_a_masquerade_rule_of_iptables_is_reported_unless_exemptions_are_enforced(ns: Namespace) -> None:
     rule = "-A POSTROUTING -o eth0 -j MASQUERADE"
     VARIANTS["iptables_nft"].load(ns, "ipv4", rule, "-A POSTROUTING -p tcp -j RETURN")
-    (warning,) = apply(ns, backend="nftables")["warnings"]
+    (warning,) = apply(ns, backend="nftables", source_cidrs=PODS[:1])["warnings"]
     assert "a POSTROUTING rule of iptables_nft also matches this traffic (%s)" % rule in warning
-    assert not apply(ns, backend="nftables", exemption="enforce").get("warnings")
+    assert not apply(ns, backend="nftables", exemption="enforce", source_cidrs=PODS[:1]).get("warnings")

@@ -216,6 +216,7 @@ def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
         assert played.said.count("failed: [") == len(off) and "fatal: [" not in played.said
         lines = summary(played)
         assert len(lines) <= 15
+        assert lines.pop(1).startswith("note: source_cidrs is not set: ")
         assert [line.partition(":")[0] for line in lines[1:-1]] == ["node28", "node07", "node19"], "worst first"
         assert lines[3].endswith(
             "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs: only on the node 100.64.0.0/10, only "
@@ -262,7 +263,7 @@ PACKAGES: t.Dict[str, t.Tuple[t.List[str], t.Dict[str, t.Any], t.Optional[str]]]
     "iptables-is-what-is-asked-for": (NFT_ALONE, {"backend": "iptables_nft"}, None),
     "both-lack": (NEITHER, {}, None),
     "iptables-lacks": (IPTABLES, {"backend": "iptables_nft"}, "no-such-package"),
-    "nft-lacks": (NFT_ALONE, {"exemption": "enforce"}, None),
+    "nft-lacks": (NFT_ALONE, {"exemption": "enforce", "source_cidrs": "10.244.0.0/16"}, None),
     "always": ([], {"install_packages": "always"}, "no-such-package"),
     "never": (
         NEITHER,

@@ -140,7 +140,7 @@ def policy(rng: random.Random, exemptions: t.Sequence[str]) -> Options:
 
     options["masq_link_local_ipv6"] = not options["masq_link_local"]
     options["leaks"] = rng.choice(["ignore", "count", "drop", "drop"])
-    if options["leaks"] != "ignore":
+    if options["leaks"] != "ignore" or options["exemption"] != "return":
         options["source_cidrs"] = some(rng, [one for one in sources if one[-2:] != "/0"], 3, 1)
 
     def of_family(address: str, values: t.Sequence[str]) -> t.List[str]:

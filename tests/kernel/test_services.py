@@ -33,7 +33,7 @@ from support.services import (
 from support.topology import ADDRESSES, Topology, ask, serving
 from support.twins import build
 from support.unnamed_namespaces import inside
-from support.variants import EXEMPT_RANGES, EXEMPTIONS, VARIANTS, Variant
+from support.variants import EXEMPT_RANGES, EXEMPTIONS, PODS, VARIANTS, Variant
 
 INSERTED, APPENDED = "-I POSTROUTING 1", "-A POSTROUTING"
 
@@ -190,6 +190,7 @@ def test_services_are_answered(served: Topology, theirs: str, show_table: t.Call
                     exemption=exemption,
                     enable_ipv6=True,
                     non_masquerade_cidrs=EXEMPT_RANGES,
+                    source_cidrs=PODS,
                     **(WITH_IPVS if exemption == "enforce" and theirs in IPVS else {}),
                 )
         columns.append(_wrong(served, cases))
@@ -260,7 +261,7 @@ def test_enforce_with_ipvs_keeps_what_leaves_the_node(served: Topology, masquera
         load_ipvs(node, s)
         shape = _kube_proxy_masquerade_all if masquerade_all else kube_proxy_ipvs
         load_iptables(node, VARIANTS["iptables_nft"], s, INSERTED, shape)
-    options = {"exemption": "enforce", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES}
+    options = {"exemption": "enforce", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES, "source_cidrs": PODS}
     assert "warnings" not in apply(node, **options, **WITH_IPVS)
     for family, s in SERVICES.items():
         a = ADDRESSES[family]
@@ -283,7 +284,7 @@ def test_a_pod_that_reaches_itself_through_ipvs(served: Topology, family: str, e
     s = SERVICES[family]
     load_ipvs(served.node, s)
     load_iptables(served.node, VARIANTS["iptables_nft"], s, INSERTED, kube_proxy_ipvs)
-    exempt = {"non_masquerade_cidrs": EXEMPT_RANGES, "enable_ipv6": True}
+    exempt = {"non_masquerade_cidrs": EXEMPT_RANGES, "source_cidrs": PODS, "enable_ipv6": True}
     apply(served.node, backend="nftables", exemption=exempting, **exempt)
     seen = served.ask(s.virtual)[s.virtual]
     assert "error: timed out" in seen if exempting == "enforce" else seen == ADDRESSES[family].gateway
@@ -296,6 +297,7 @@ def test_enforce_warns_where_ipvs_has_services(ns: Namespace) -> None:
         "exemption": "enforce",
         "enable_ipv6": True,
         "non_masquerade_cidrs": EXEMPT_RANGES,
+        "source_cidrs": PODS,
     }
     assert "warnings" not in apply(ns, **options)
     load_ipvs(ns, SERVICES["ipv4"])

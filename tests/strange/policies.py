@@ -183,7 +183,7 @@ def draw(r: random.Random, links: t.Sequence[str], fixed: t.Sequence[str], pods:
             options["non_masquerade_cidrs"].append("fd00::/8")
     if r.random() < 0.4:
         options["masquerade_cidrs"] = r.sample(["10.99.0.0/16", "10.20.0.0/16", "192.168.7.0/24", "100.64.5.0/24"], 2)
-    if r.random() < 0.35:
+    if r.random() < 0.35 or options["exemption"] != "return":
         options["source_cidrs"] = [r.choice(["10.244.0.0/16", "10.244.1.0/24"])]
         if options.get("enable_ipv6"):
             options["source_cidrs"].append("fd44::/64")

@@ -436,7 +436,9 @@ def build(name: str) -> nodes.Node:
     n.uplinks = [nodes.Uplink("up0", "veth", 0, True)]
     n.lines = ["route add default " + n.uplinks[0].via(), "route add 10.244.2.0/24 " + n.uplinks[0].via()]
     n.steps, n.interests, n.used, n.marks = [], [{"dst": "10.244.2.0/24"}], set(), []
-    n.policy = policies.Policy({"non_masquerade_cidrs": ["10.0.0.0/8"], "backend": backend, "exemption": exemption})
+    pods = {} if exemption == "return" else {"source_cidrs": ["10.244.0.0/16"]}
+    options = {"non_masquerade_cidrs": ["10.0.0.0/8"], "backend": backend, "exemption": exemption}
+    n.policy = policies.Policy({**options, **pods})
     for part in parts:
         n.begin(part.__name__.replace("_", "-"), False)
         part(n)

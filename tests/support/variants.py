@@ -288,6 +288,9 @@ def pristine(found: t.Mapping[str, str]) -> bool:
 #: Ranges for the option non_masquerade_cidrs: in them are the exempt addresses of ``topology``.
 EXEMPT_RANGES = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
 
+#: Of the pods of ``topology``, which ``exemption`` accept and enforce need.
+PODS = ["10.244.0.0/16", "fd00:10:244::/48"]
+
 #: Every backend with each exemption that it has.
 EXEMPTIONS = (
     ("iptables_nft", "return"),

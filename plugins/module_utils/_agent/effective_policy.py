@@ -162,6 +162,11 @@ def _require_fit(policy: EffectivePolicy, remembered: Memory) -> None:
 
 def _require(config: Config) -> None:
     require_addresses(config)
+    if config.exemption != "return":
+        # Imported here: to load it takes 30 ms, and most policies need no such look.
+        from .._verify.words.concerned import require_pods
+
+        require_pods(config, file_key)
     try:
         with_auto_ports(config, file_key)
     except NodeError as exc:

@@ -20,6 +20,7 @@ from .._policy.snat_and_rules import as_written
 from .._policy.values import AUTO_PORTS
 from .._system import conntrack
 from .._system.node import Node
+from .._verify.words import concerned
 from .._version import VERSION
 from . import held_locks, ports, repeated_repairs, snapshot, unit_control
 from .effective_policy import EffectivePolicy, require_policy
@@ -54,7 +55,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "notes": list(policy.notes + result.notes + remembered.unrecorded)
         + list(held_locks.passed_over(remembered.held).values())
         + repeated_repairs.notes(remembered.repairs, time.time())
-        + list(result.remarks)
+        + list(result.remarks + concerned.notes(config))
         + find_other_chains(node, config.families),
         "not_checked": list(result.not_checked),
         "repairs_undone": [_undone_data(one) for one in repeated_repairs.undone(remembered.repairs, time.time())],

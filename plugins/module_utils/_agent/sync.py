@@ -160,6 +160,11 @@ class _Resync:
         self._remember(after, after._replace(unrecorded=_same_or_new(before.unrecorded, self._failed)))
         logged = {without_holder(line) for line in before.notes + before.unrecorded}
         warnings = [line for line in after.notes + self._failed if without_holder(line) not in logged]
+        if policy.config is not None and policy.problem is None and policy.values != before.values:
+            # Imported here: to load it takes 30 ms, and most resyncs have the policy of the one before.
+            from .._verify.words import concerned, health
+
+            warnings += concerned.notes(policy.config, (health.WARNING,))
         changes: t.Tuple[str, ...] = ()
         if result and repaired and (repaired.new or repaired.again):
             changes = repaired.new + tuple(_flushed(result))

@@ -23,6 +23,7 @@ from .._policy.config_file import config_text
 from .._system import packages, systemd
 from .._system.node import Node
 from .._system.process import run
+from .._verify.words.concerned import notes as notes_on
 from .._version import VERSION
 from . import installed_program
 from .agent_result import as_return
@@ -91,7 +92,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     warnings += tuple(repeated_repairs.notes(read_memory(paths).repairs, time.time()))
     if check and failed:
         warnings += ("the last run of %s failed: %s; a run without check mode runs it again" % (SERVICE, failed),)
-    warnings += result.effect_notes + tuple(result.remarks)
+    warnings += result.effect_notes + notes_on(config) + tuple(result.remarks)
     returned = dict(as_return(installation.result(result), present=True), version=VERSION)
     if proposal:
         returned["proposal"] = proposal

@@ -14,6 +14,7 @@ from .._policy.config_file import load
 from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
 from .._system import packages, process
 from .._system.node import Node
+from .._verify.words.concerned import notes, require_pods
 from .rules_result import rules_diff, rules_return
 from .task_result import Done, Params, named
 
@@ -62,13 +63,16 @@ def carry_out(params: Params, check: bool) -> Done:
         if not 0 <= lock_timeout <= LONGEST_LOCK_TIMEOUT:
             raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, LONGEST_LOCK_TIMEOUT))
         config = read_config(params)
+        if present:
+            require_pods(config, file_key if params["config_file"] else str)
         node = Node(process.run, lock_timeout)
         result = reconcile(node, config, present, check, new=True, effects=True)
     except ProgramMissingError as exc:
         return Done({}, failure=". ".join(filter(None, (str(exc), packages.by_image(exc.package)))))
     except IpMasqError as exc:
         return Done({}, failure=str(exc))
-    warnings = tuple(map(named, (*result.notes, *result.effect_notes, *result.remarks)))
+    about = notes(config) if present else ()
+    warnings = tuple(map(named, (*result.notes, *result.effect_notes, *about, *result.remarks)))
     returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
     returned["other_nat"] = find_other_chains(node, config.families) if present else []
     return Done(returned, warnings, "; ".join(result.errors))

@@ -35,6 +35,14 @@ class NodeState(t.NamedTuple):
     unseen: t.Tuple[Unseen, ...]
 
 
+def read_network() -> NodeState:
+    """Read the links and the routing of this network namespace, and nothing else.
+
+    :raises NodeError: they cannot be read.
+    """
+    return NodeState(links.read(), routing.read(), Neighbours({}, {}), {}, (), (), (), "", ())
+
+
 def read(run: Runner) -> NodeState:
     """Read the state of the network namespace of this process.
 

@@ -18,17 +18,16 @@ from .._policy.policy import Config
 from .._policy.values import Network, parse_cidr
 from .._system import nfnetlink
 from .._system.backend_names import IPTABLES_LEGACY
-from .._system.families import FAMILIES, IPV4, IPV6
+from .._system.families import FAMILIES, IPV4
 from .._system.node import Node
 from .._system.services import DEFAULT_PORT
 from .._twin import ipvs, node_state, twin
 from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer
 from .questions import asking, explanation, judge, rules_in_copy, verification
 from .questions.fingerprint import fingerprint
-from .routing import senders
 from .ways import packet_policy
 from .ways.time_limit import now
-from .words import explanations, health, verdict
+from .words import concerned, explanations, health, verdict
 from .words.health import ERROR, INFO, LEAKS, WARNING, Health
 
 Data = t.Dict[str, t.Any]
@@ -310,7 +309,7 @@ def _ask(
             found["questions"], found["tested_at"] = earlier.questions, earlier.time
             found["limits"] = [one._asdict() for one in state.unseen]
             yield from _leak_health(promised, earlier.leaked)
-            yield from _ipv6_health(policy, rulesets, state)
+            yield from _concerned(policy, rulesets, state)
             return
         copy = twin.build(state, node.run, _COPY_SECONDS if until is None else min(_left(until), _COPY_SECONDS))
     except NodeError as exc:
@@ -345,7 +344,7 @@ def _ask(
                 yield Health("conflict", one["severity"], text, one["remedy"])
             yield from _leak_health(promised, bool(report.leaked))
     found["limits"] = [one._asdict() for one in copy.unseen]
-    yield from _ipv6_health(policy, rulesets, copy.state)
+    yield from _concerned(policy, rulesets, copy.state)
 
 
 def _without_policy(reading: _Reading, rulesets: t.Mapping[str, Ruleset]) -> t.Iterator[verification.Untested]:
@@ -365,16 +364,13 @@ def _left(until: float) -> float:
     return max(until - now(), _LEAST)
 
 
-def _ipv6_health(
+def _concerned(
     policy: ComparedPolicy, rulesets: t.Mapping[str, Ruleset], state: node_state.NodeState
 ) -> t.Iterator[Health]:
-    if IPV6 not in rulesets and policy.origin != NOWHERE and senders.example_pod(state, IPV6):
-        yield Health(
-            "ipv6_not_managed",
-            WARNING,
-            "the node has IPv6 pods, and IPv6 is not managed: they leave with their own addresses",
-            "set enable_ipv6 to true (enableIPv6 in the configuration)",
-        )
+    if policy.origin != NOWHERE:
+        yield from concerned.ipv6_not_managed(rulesets, state)
+    if policy.origin in (FROM_OPTIONS, FROM_AGENT):
+        yield from concerned.concerns(policy.config, state)
 
 
 def _leak_health(promised: packet_policy.Policy, leaked: bool) -> t.Iterator[Health]:

@@ -12,7 +12,7 @@ from ..._rules.rules import Names
 from ..._system import intervals
 from ..._system.families import Family
 from ..._system.intervals import Spans
-from ..._twin import routing
+from ..._twin import links, routing
 from ..._twin.node_state import NodeState
 
 #: Kinds of links behind which pods are.
@@ -32,6 +32,8 @@ class Sender(t.NamedTuple):
 
     addresses: Spans
     link: str
+    #: with addresses of the node itself among them
+    network: Spans = ()
 
 
 def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = ()) -> t.List[Sender]:
@@ -39,12 +41,29 @@ def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = ()) -> t
 
     :param pods: networks in which all of them lie; empty if that is not known.
     """
+    if not pods:
+        return _behind(state, family, lambda link: not _OTHERS_BRIDGES.match(link.name))
+    wanted = intervals.of_networks(network for network in pods if network.version == family.version)
+    found = _behind(state, family, None)
+    inside = (one._replace(addresses=intervals.intersection(one.addresses, wanted)) for one in found)
+    return [one for one in inside if one.addresses]
+
+
+def guests(state: NodeState, family: Family) -> t.List[Sender]:
+    """Return containers and machines that other programs keep on the node."""
+    return _behind(state, family, lambda link: _OTHERS_BRIDGES.match(link.name))
+
+
+def _behind(state: NodeState, family: Family, chosen: t.Optional[t.Callable[[links.Link], bool]]) -> t.List[Sender]:
+    """Return what is behind links to which pods could be connected.
+
+    :param chosen: whether a link is one of them, of those that are no uplinks; None: all of them, uplinks too.
+    """
     by_index = {link.index: link for link in state.links}
     known = [route for route in routing.routes(state.routing) if route.destination.version == family.version]
     uplinks = routing.uplinks(state.routing)
     mine = [one.address for one in routing.addresses(state.routing) if one.address.version == family.version]
     others = intervals.complement(intervals.of((int(one), int(one)) for one in mine), family.highest)
-    wanted = intervals.of_networks(network for network in pods if network.version == family.version)
     shown: t.List[t.Tuple[str, routing.Route]] = []
     for route in known:
         link = by_index.get(route.paths[0].link) if route.leads_to_link else None
@@ -52,18 +71,14 @@ def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = ()) -> t
             continue
         if not route.destination.prefixlen or route.destination.is_link_local or route.destination.is_multicast:
             continue
-        if pods or (link.index not in uplinks and not _OTHERS_BRIDGES.match(link.name)):
+        if chosen is None or (link.index not in uplinks and chosen(link)):
             shown.append((link.name, route))
     found: t.Dict[str, t.List[t.Tuple[int, int]]] = {}
     for name, route, narrower in _with_narrower(shown):
         found.setdefault(name, []).extend(intervals.difference(intervals.of_networks([route.destination]), narrower))
-    result = []
-    for name, parts in found.items():
-        addresses = intervals.intersection(intervals.of(parts), others)
-        addresses = intervals.intersection(addresses, wanted) if pods else addresses
-        if addresses:
-            result.append(Sender(addresses, name))
-    return result
+    networks = {name: intervals.of(parts) for name, parts in found.items()}
+    behind = (Sender(intervals.intersection(one, others), name, one) for name, one in networks.items())
+    return [one for one in behind if one.addresses]
 
 
 def _with_narrower(

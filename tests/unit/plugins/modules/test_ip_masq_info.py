@@ -20,7 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions.explanation import Explained
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions.verification import Conflict
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.words import explanations, health
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.words import concerned, explanations, health
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq, ip_masq_info
 from support.module_docs import documentation
 from support.node_states import state
@@ -56,7 +56,9 @@ def test_every_example_fits_the_options(example: t.Dict[str, t.Any]) -> None:
 
 
 def test_documented_codes_are_the_codes() -> None:
-    code = "".join(Path(module.__file__ or "").read_text() for module in (inspection, health, rules_info_task))
+    code = "".join(
+        Path(module.__file__ or "").read_text() for module in (concerned, inspection, health, rules_info_task)
+    )
     used = set(re.findall(r'Health\(\s*"(\w+)"', code))
     used.update(getattr(inspection, name) for name in re.findall(r"Health\(\s*([A-Z]+)\b", code))
     described = " ".join(RETURN["health"]["contains"]["code"]["description"])

@@ -498,7 +498,7 @@ class TestJournal:
         assert run("status") == cli.OK
         assert "x\\x1b[2Jy\\nz" in run.out and "a\\x07b" in run.out
         assert run("status", "--json") == cli.OK
-        assert json.loads(run.out)["notes"] == ["a\x07b"]
+        assert json.loads(run.out)["notes"][0] == "a\x07b"
 
 
 def test_loading_compiles_no_pattern() -> None:
