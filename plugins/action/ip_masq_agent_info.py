@@ -14,4 +14,15 @@ class ActionModule(HandedTask):
 
     module = "ip_masq_agent_info"
     spec = INFO
-    returned = ("changed", "differences", "differs", "installed", "pending", "problems", "report", "service_failure")
+    returned = (
+        "changed",
+        "differences",
+        "differs",
+        "installed",
+        "notes",
+        "pending",
+        "problems",
+        "report",
+        "rules_left",
+        "service_failure",
+    )

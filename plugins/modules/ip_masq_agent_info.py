@@ -79,9 +79,24 @@ report:
   returned: when the agent is installed and can report
   type: dict
   sample: {version: 1.0.0, in_sync: true}
+rules_left:
+  description:
+    - Rules of an agent that was removed, in the form of RV(kubenode.ip_masq.ip_masq#module:actions), as
+      M(kubenode.ip_masq.ip_masq_agent) with O(kubenode.ip_masq.ip_masq_agent#module:state=absent) would remove them.
+    - While an agent of another maker runs, chains of iptables are taken for its own.
+  returned: when the agent is not installed
+  type: list
+  elements: dict
+  sample: [{family: ipv4, backend: iptables_nft, action: chain removed, rule: -N IP-MASQ-AGENT}]
+notes:
+  description: Files with rules of the agent that another service restores at boot, with the remedy, a line each.
+  returned: when the agent is not installed
+  type: list
+  elements: str
+  sample: []
 problems:
-  description: Why the agent cannot report, or the node cannot be compared.
-  returned: when the agent is installed
+  description: Why the agent cannot report, the node cannot be compared, or RV(rules_left) cannot be found.
+  returned: success
   type: list
   elements: str
   sample: ["cannot run /usr/local/sbin/ip-masq-agent: No such file or directory"]

@@ -208,7 +208,8 @@ def _judged(host: str, asked: t.Mapping[str, t.Any], wanted: t.Optional[str], ad
     good = "absent" if wanted == "absent" else "in sync"
     node = Node(host, findings[0].state if findings else good, findings)
     if not report:
-        return node
+        notes = asked.get("notes") if wanted == "absent" else None
+        return node._replace(traits={"note": list(map(one_line, notes))}) if notes else node
     last = report.get("last_verification")
     return node._replace(
         traits={name: [one_line(value) for value in read(report)] for name, read in TRAITS.items()},
@@ -227,12 +228,11 @@ def _findings(
     if "installed" not in asked:
         yield "not checked", module_failure(asked)
         return
-    if not asked["installed"]:
-        if wanted != "absent":
-            yield "not installed", advice.apply
-        return
     if wanted == "absent":
-        yield "not removed", "%sstate is absent; run %s" % (PREFIX, _APPLY)
+        yield from _of_absent(asked)
+        return
+    if not asked["installed"]:
+        yield "not installed", advice.apply
         return
     if asked["problems"]:
         yield "no report", "; ".join(asked["problems"])
@@ -246,6 +246,17 @@ def _findings(
     last = report.get("last_verification")
     if last and last["conflicts"]:
         yield CONFLICTS, "verification of %s: %s" % (_utc(last["time"]), last["summary"])
+
+
+def _of_absent(asked: t.Mapping[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
+    """Return what a node has of the agent that is to be removed."""
+    if asked["installed"]:
+        yield "not removed", "%sstate is absent; run %s" % (PREFIX, _APPLY)
+    elif asked.get("rules_left"):
+        rules = _first(list(map(_rule, asked["rules_left"])))
+        yield "not removed", "no agent is installed, but its rules are there: %s; run %s" % (rules, _APPLY)
+    elif asked.get("problems"):
+        yield "no report", "; ".join(asked["problems"])
 
 
 def module_failure(result: t.Mapping[str, t.Any]) -> str:
@@ -312,8 +323,16 @@ def _of_report(report: _Report, service_failure: str, remedy: str) -> t.Iterator
 
 def _action(action: t.Mapping[str, str]) -> str:
     """Return one thing that a sync would do, without the comment of the rule."""
+    return _rule(action, action["action"] + ": ")
+
+
+def _rule(action: t.Mapping[str, str], what: str = "") -> str:
+    """Return where a rule is, and the rule without its comment.
+
+    :param what: to say of it.
+    """
     rule = re.sub(r' -m comment --comment (?:"[^"]*"|\S+)', "", action["rule"])
-    return "%s, %s: %s: %s" % (action["family"], action["backend"], action["action"], rule)
+    return "%s, %s: %s%s" % (action["family"], action["backend"], what, rule)
 
 
 def _first(lines: t.Sequence[str]) -> str:

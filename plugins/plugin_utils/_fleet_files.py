@@ -56,7 +56,7 @@ def _as_data(node: Node) -> t.Dict[str, t.Any]:
 def cells(node: Node) -> t.List[str]:
     """Return a node in the order of ``COLUMNS``; several values of a trait in one cell."""
     traits = ["; ".join(node.traits.get(trait, ())) for trait in TRAITS]
-    repaired = str(node.repaired) if node.traits else ""
+    repaired = str(node.repaired) if "agent" in node.traits else ""
     return [node.name, node.state, node.why, *traits, node.verified_at, repaired]
 
 

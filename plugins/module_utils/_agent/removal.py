@@ -12,11 +12,13 @@ import os
 import shutil
 import typing as t
 
+from .._engine import saved_rules
 from .._engine.reconcile import Result, reconcile
 from .._errors import NodeError
 from .._policy.config_file import config_paths
 from .._policy.policy import DEFAULTS, build
-from .._system import files, packages, systemd
+from .._system import files, other_agents_running, packages, systemd
+from .._system.backend_names import VARIANTS
 from .._system.node import Node
 from . import log_service, module_directory
 from .effective_policy import find_policy
@@ -49,6 +51,29 @@ def uninstall(node: Node, paths: Paths, check: bool = False, keep_files: bool = 
         is left.
     """
     return _Removal(node, paths, check, keep_files).carry_out()
+
+
+class RulesLeft(t.NamedTuple):
+    """What a removal would find of the rules."""
+
+    #: as of ``Result.action_data``
+    actions: t.List[t.Dict[str, str]]
+    #: files that have them too, see ``saved_rules.notes``
+    notes: t.Tuple[str, ...]
+
+
+def find_rules(node: Node, paths: Paths) -> RulesLeft:
+    """Find rules that a removal would remove. Nothing is written, and no lock is taken.
+
+    A running agent of another maker has a chain of the same name: while it runs, the chain is taken for its own.
+
+    :raises NodeError: they cannot be read, or could not be removed.
+    """
+    removal = _Removal(node, paths, check=True, keep_files=True)
+    actions = removal.remove_rules(effects=False).action_data()
+    if not any(other_agents_running.running()):
+        return RulesLeft(actions, saved_rules.notes(removal.find_chains()))
+    return RulesLeft([one for one in actions if one["backend"] not in VARIANTS], saved_rules.notes([]))
 
 
 class _Removal:
@@ -84,7 +109,7 @@ class _Removal:
         has_systemd = systemd.is_running()
         services = log_service.stop(run, paths, self._check) if has_systemd else []
         services += self._stop_units(foreign) if has_systemd else []
-        result = self._remove_rules()
+        result = self.remove_rules()
         changes = tuple(file_removal(path) for path in gone)
         folders, notes = self._emptied(gone)
         folders += modules.emptied
@@ -93,6 +118,7 @@ class _Removal:
         trees = [path for path in trees if os.path.isdir(path)]
         services += ["directory removed: " + path for path in trees + folders]
         notes += kept + ["%s kept: it is not a file of this collection" % path for path in foreign]
+        notes += saved_rules.notes(self.find_chains())
         if not self._check:
             for path in gone:
                 remove_path(path)
@@ -125,21 +151,28 @@ class _Removal:
         """Return the path of the unit file that systemd reads, if there is one."""
         return next(iter(existing(os.path.join(folder, name) for folder in self._paths.unit_dirs())), "")
 
-    def _remove_rules(self) -> Result:
-        """Remove the rules under every name that the configuration, the memory or a jump of ours has for the chain."""
+    def find_chains(self) -> t.List[str]:
+        """Return every name that the configuration or the memory has for the chain."""
         remembered = read_memory(self._paths)
         configs = [find_policy(place, remembered).config for place in self._places]
         if remembered.values is not None:
             configs.append(build(remembered.values))
-        names = [config.masq_chain for config in configs if config is not None] or [DEFAULTS["masq_chain"]]
+        return [config.masq_chain for config in configs if config is not None] or [DEFAULTS["masq_chain"]]
+
+    def remove_rules(self, effects: bool = True) -> Result:
+        """Remove the rules under these names, and those that a jump of ours leads to.
+
+        :param effects: as for ``reconcile``.
+        """
+        chains = self.find_chains()
         result = reconcile(
             self._node,
-            build({"non_masquerade_cidrs": [], "masq_chain": names[0]}),
+            build({"non_masquerade_cidrs": [], "masq_chain": chains[0]}),
             present=False,
             check=self._check,
-            former=names[1:],
+            former=chains[1:],
             lock_path=self._paths.run_lock,
-            effects=True,
+            effects=effects,
         )
         if result.errors:
             raise NodeError("; ".join(result.errors))

@@ -12,11 +12,12 @@ import typing as t
 from .._agent import install
 from .._agent.paths import Paths
 from .._agent.units import SERVICE
-from .._errors import ConfigError, IpMasqError, NodeError
+from .._errors import ConfigError, IpMasqError, NodeError, ProgramMissingError
 from .._policy.config_file import config_text, load, parse
 from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Option
 from .._policy.values import show
 from .._system import systemd
+from .._system.node import Node
 from .._system.process import Runner, run
 from . import installed_program
 from .node_paths import find_paths
@@ -46,7 +47,7 @@ def _found(params: Params) -> t.Dict[str, t.Any]:
     paths = find_paths(params)
     text = None if params["config"] is None else config_text(params["config"])
     if not os.path.exists(paths.program):
-        return {"installed": False}
+        return dict(_left(Node(run, params["lock_timeout"]), paths), installed=False)
     found: t.Dict[str, t.Any] = {"installed": True, "problems": [], "pending": [], "service_failure": ""}
     if text is not None:
         found["differences"] = differences(paths, text)
@@ -60,6 +61,22 @@ def _found(params: Params) -> t.Dict[str, t.Any]:
         found["pending"] = _pending(run, paths, None if found.get("differs") else text, params["enabled"])
     except NodeError as exc:
         found["problems"].append(str(exc))
+    return found
+
+
+def _left(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
+    """Return what a node without the agent has of its rules."""
+    # Imported here: where the agent is installed, it is not needed.
+    from .._agent.removal import find_rules
+
+    found: t.Dict[str, t.Any] = {"rules_left": [], "notes": [], "problems": []}
+    try:
+        left = find_rules(node, paths)
+        found.update(rules_left=left.actions, notes=list(left.notes))
+    except ProgramMissingError:  # no backend, so no rules
+        pass
+    except NodeError as exc:
+        found["problems"].append("cannot look for rules of the agent: %s" % exc)
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from .._engine import saved_rules
 from .._engine.other_chains import find_other_chains
 from .._engine.reconcile import reconcile
 from .._errors import ConfigError, IpMasqError, ProgramMissingError
@@ -14,7 +15,7 @@ from .._policy.config_file import load
 from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
 from .._system import packages, process
 from .._system.node import Node
-from .._verify.words.concerned import notes, require_pods
+from .._verify.words import concerned
 from .rules_result import rules_diff, rules_return
 from .task_result import Done, Params, named
 
@@ -64,14 +65,14 @@ def carry_out(params: Params, check: bool) -> Done:
             raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, LONGEST_LOCK_TIMEOUT))
         config = read_config(params)
         if present:
-            require_pods(config, file_key if params["config_file"] else str)
+            concerned.require_pods(config, file_key if params["config_file"] else str)
         node = Node(process.run, lock_timeout)
         result = reconcile(node, config, present, check, new=True, effects=True)
     except ProgramMissingError as exc:
         return Done({}, failure=". ".join(filter(None, (str(exc), packages.by_image(exc.package)))))
     except IpMasqError as exc:
         return Done({}, failure=str(exc))
-    about = notes(config) if present else ()
+    about = concerned.notes(config) if present else saved_rules.notes([config.masq_chain])
     warnings = tuple(map(named, (*result.notes, *result.effect_notes, *about, *result.remarks)))
     returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
     returned["other_nat"] = find_other_chains(node, config.families) if present else []

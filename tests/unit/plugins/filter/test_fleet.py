@@ -221,6 +221,32 @@ def test_a_node_from_which_all_is_to_be_removed() -> None:
     assert "n1: not removed: ip_masq_agent_state is absent; run kubenode.ip_masq.apply" in found["lines"]
 
 
+def test_rules_without_an_agent_are_not_removed() -> None:
+    jump = '-A POSTROUTING -m comment --comment "ip-masq-agent: all" -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT'
+    rules = [{"family": "ipv6", "backend": "iptables_legacy", "action": "jump removed", "rule": jump}]
+    note = "/etc/iptables/rules.v6 has the chain IP-MASQ-AGENT (line 2)"
+    bare = {"installed": False, "rules_left": [], "notes": [note], "problems": []}
+    nodes = {
+        "n1": dict(bare, rules_left=rules * 2),
+        "n2": dict(bare, notes=[], problems=["cannot look for rules of the agent: requires root"]),
+        "n3": bare,
+    }
+    found = summed_up(nodes, ip_masq_agent_state="absent")
+    assert found["lines"] == [
+        "note: %s (n[1,3])" % note,
+        "n1: not removed: no agent is installed, but its rules are there: ipv6, iptables_legacy: -A POSTROUTING -m "
+        "addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT (and 1 more); run kubenode.ip_masq.apply",
+        "n2: no report: cannot look for rules of the agent: requires root",
+        "3 nodes: 1 absent, 1 not removed (n1), 1 no report (n2)",
+    ]
+    assert found["off"] == ["n1", "n2"]
+    # An agent that is to be installed removes them.
+    assert summed_up({"n1": nodes["n1"]})["lines"] == [
+        "n1: not installed: run kubenode.ip_masq.apply",
+        "1 node: 1 not installed (n1)",
+    ]
+
+
 def test_two_hundred_nodes_are_one_line_and_one_for_each_thing_that_is_wrong() -> None:
     nodes = {"node%03d" % number: asked() for number in range(200)}
     nodes["node007"] = nodes["node042"] = LINES["drifted"][0]

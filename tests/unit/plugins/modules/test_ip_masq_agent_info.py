@@ -12,12 +12,19 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import removal
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError, ProgramMissingError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import config_text
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.backend_names import NFTABLES, VARIANTS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import agent_info_task, node_paths
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent_info as module
 from support.module_docs import documentation
+from support.private_node import private_paths
 
 OPTIONS = documentation(module)["options"]
 EXAMPLES = yaml.safe_load(module.EXAMPLES)
@@ -115,4 +122,41 @@ def test_bad_input_is_refused_also_where_nothing_is_installed(tmp_path: Path, mo
     refused = agent_info_task.carry_out(options, False)
     assert refused.returned == {} and "aligned network is 10" in refused.failure
     options["config"] = json.loads(config_text({}))
-    assert agent_info_task.carry_out(options, False).returned == {"installed": False, "changed": False}
+    monkeypatch.setattr(agent_info_task, "_left", lambda _node, _paths: {"notes": ["x"]})
+    returned = agent_info_task.carry_out(options, False).returned
+    assert returned == {"installed": False, "changed": False, "notes": ["x"]}
+
+
+_BACKENDS = (*VARIANTS, NFTABLES)
+_ACTIONS = [{"family": "ipv4", "backend": name, "action": "chain removed", "rule": "-N X"} for name in _BACKENDS]
+
+
+@pytest.mark.parametrize(
+    ("raised", "others", "expected"),
+    [
+        (None, False, {"rules_left": _ACTIONS, "notes": ["searched for IP-MASQ-AGENT"], "problems": []}),
+        # The chain of a running agent of another maker has the same name. The table has not.
+        (None, True, {"rules_left": _ACTIONS[2:], "notes": ["searched for "], "problems": []}),
+        (ProgramMissingError("no backend", "iptables"), False, {"rules_left": [], "notes": [], "problems": []}),
+        (
+            NodeError("requires root"),
+            False,
+            {"rules_left": [], "notes": [], "problems": ["cannot look for rules of the agent: requires root"]},
+        ),
+    ],
+    ids=["left", "of another maker", "no backend", "not read"],
+)
+def test_what_is_left_where_nothing_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: t.Any, others: bool, expected: t.Dict[str, t.Any]
+) -> None:
+    def reconcile(*_arguments: t.Any, present: bool, check: bool, effects: bool, **_more: t.Any) -> Result:
+        assert (present, check, effects) == (False, True, False)
+        if raised:
+            raise raised
+        return Result("iptables_nft", "1.8.9", (), (), ())
+
+    monkeypatch.setattr(Result, "action_data", lambda _self: _ACTIONS)
+    monkeypatch.setattr(removal, "reconcile", reconcile)
+    monkeypatch.setattr(removal.saved_rules, "notes", lambda chains: ("searched for " + ", ".join(chains),))
+    monkeypatch.setattr(removal.other_agents_running, "running", lambda: iter(["another"] * others))
+    assert agent_info_task._left(Node(run), private_paths(tmp_path)) == expected
