@@ -104,6 +104,47 @@ def test_a_round_with_an_inventory_of_kubespray(tmp_path: Path) -> None:
             assert node.files() == node.pristine and NFT.rules(node.ns, "ipv4") is None
 
 
+def test_rules_that_were_saved_come_back_after_the_removal(tmp_path: Path) -> None:
+    """As netfilter-persistent, ip6tables.service and nftables.service restore them; case 08 of the fleet."""
+    saved = {
+        "iptables_nft": ("/etc/iptables/rules.v4", "iptables-nft-save", "iptables-nft-restore"),
+        "iptables_legacy": ("/etc/sysconfig/ip6tables", "ip6tables-legacy-save", "ip6tables-legacy-restore"),
+        "nftables": ("/etc/nftables.conf", "nft list ruleset", "nft -f"),
+    }
+    hosts = dict(zip(saved, ("n1", "n2", "n3")))
+    with Fleet(tmp_path, {"kube_node": list(hosts.values())}) as fleet:
+        leaks = {"ip_masq_agent_leaks": "count", "ip_masq_agent_source_cidrs": ["10.244.0.0/16", "fd00:10::/56"]}
+        fleet.group_vars["all"].update(leaks, ip_masq_agent_enable_ipv6=True)
+        for backend, host in hosts.items():
+            fleet.hosts[host]["ip_masq_agent_backend"] = backend
+        applied = fleet.play("apply", "-e", NODES)
+        assert applied.rc == 0, applied.said
+        for backend, (path, save, _restore) in saved.items():
+            fleet.nodes[hosts[backend]].ns.run("sh", "-c", "mkdir -p ${1%%/*}; %s >$1" % save, "sh", path)
+        well = fleet.play("status", "-e", NODES)
+        assert well.rc == 0 and not any("/etc/" in line for line in summary(well)), "the agent repairs them"
+
+        removed = fleet.play("remove", "-e", NODES)
+        warned = sorted(set(re.findall(r"(n\d: /etc/\S+ has the .*?)\(line \d+\)", " ".join(removed.said.split()))))
+        chain, table = "chain IP-MASQ-AGENT ", "table ip_masq_agent "
+        found = ["n1: /etc/iptables/rules.v4 has the " + chain, "n2: /etc/sysconfig/ip6tables has the " + chain]
+        assert removed.rc == 0 and warned == [*found, "n3: /etc/nftables.conf has the " + table], removed.said
+
+        absent = ("-e", NODES, "-e", "ip_masq_agent_state=absent")
+        gone = fleet.play("status", *absent)
+        assert gone.rc == 0 and summary(gone)[-1] == "3 nodes: 3 absent", gone.said
+        notes = [line for line in summary(gone) if line.startswith("note: /etc/")]
+        assert len(notes) == 3 and all(line.endswith(("(n1)", "(n2)", "(n3)")) for line in notes), notes
+
+        for backend, (path, _save, restore) in saved.items():
+            fleet.nodes[hosts[backend]].ns.run("sh", "-c", "%s $1" % restore, "sh", path)
+        back = fleet.play("status", *absent)
+        assert back.rc == 2 and summary(back)[-1] == "3 nodes: 3 not removed (n[1-3])", back.said
+        again = fleet.play("apply", *absent)
+        assert again.rc == 0 and [counts["changed"] for counts in again.recap.values()] == [1, 1, 1], again.said
+        assert summary(fleet.play("status", *absent))[-1] == "3 nodes: 3 absent"
+
+
 def test_apply_ends_with_what_changes_for_packets(tmp_path: Path) -> None:
     """For all nodes together, in check mode and in the run that follows, with the output of the collection too."""
     names = ["node%d" % number for number in range(1, 9)]

@@ -14,7 +14,7 @@ import typing as t
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import fixed_addresses
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import fixed_addresses, saved_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from hypothesis import given
@@ -202,6 +202,13 @@ def test_absent_returns_no_families(machine: Machine) -> None:
     result = run(state="absent")
     assert result["changed"] is True and result["families"] == {}
     assert [action["action"] for action in result["actions"]] == ["jump removed", "chain removed"]
+
+
+def test_absent_warns_of_files_that_bring_the_rules_back(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_rules, "notes", lambda chains: ("saved: " + ", ".join(chains),))
+    for state, expected in (("present", False), ("absent", True)):
+        warnings = run(state=state, masq_chain="MINE").get("warnings", [])
+        assert any(warning.endswith("saved: MINE") for warning in warnings) is expected, warnings
 
 
 @pytest.mark.parametrize(

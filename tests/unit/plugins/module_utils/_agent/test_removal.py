@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, program_files, removal, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import MARK, PACKAGED, Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Memory, write_memory
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import saved_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
@@ -115,6 +117,16 @@ def test_everything_installed_is_removed(world: World) -> None:
     assert done.notes == ()
     again = world.remove()
     assert (again.files, again.services, again.notes) == ((), (), ())
+
+
+def test_files_that_bring_the_rules_back_are_named_and_stay(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = world.root / "etc/iptables/rules.v4"
+    saved.parent.mkdir(parents=True)
+    saved.write_text(":OPS-MASQ - [0:0]\n")
+    monkeypatch.setattr(saved_rules, "notes", functools.partial(saved_rules.notes, root=str(world.root)))
+    world.install('{"masqChain": "OPS-MASQ"}\n')
+    (note,) = world.remove().notes
+    assert note.startswith("/etc/iptables/rules.v4 has the chain OPS-MASQ (line 1): ") and saved.exists()
 
 
 def test_units_of_a_newer_release_are_removed(world: World) -> None:
