@@ -95,7 +95,7 @@ notes:
   elements: str
   sample: []
 problems:
-  description: Why the agent cannot report, the node cannot be compared, or RV(rules_left) cannot be found.
+  description: Why the agent cannot report, the node cannot be compared, or a removal would fail.
   returned: success
   type: list
   elements: str

@@ -252,11 +252,13 @@ def _of_absent(asked: t.Mapping[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     """Return what a node has of the agent that is to be removed."""
     if asked["installed"]:
         yield "not removed", "%sstate is absent; run %s" % (PREFIX, _APPLY)
-    elif asked.get("rules_left"):
+        return
+    left = list(asked.get("problems") or ())
+    if asked.get("rules_left"):
         rules = _first(list(map(_rule, asked["rules_left"])))
-        yield "not removed", "no agent is installed, but its rules are there: %s; run %s" % (rules, _APPLY)
-    elif asked.get("problems"):
-        yield "no report", "; ".join(asked["problems"])
+        left.append("no agent is installed, but its rules are there: %s; run %s" % (rules, _APPLY))
+    if left:
+        yield "not removed", "; ".join(left)
 
 
 def module_failure(result: t.Mapping[str, t.Any]) -> str:

@@ -8,13 +8,14 @@ Only what the agent wrote or read is removed. Check mode is the same code withou
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import typing as t
 
 from .._engine import saved_rules
 from .._engine.reconcile import Result, reconcile
-from .._errors import NodeError
+from .._errors import ConfigError, NodeError
 from .._policy.config_file import config_paths
 from .._policy.policy import DEFAULTS, build
 from .._system import files, other_agents_running, packages, systemd
@@ -42,15 +43,22 @@ from .units import ENABLED_UNITS, FIREWALL_HOOKS, FIREWALL_TEMPLATE, SERVICE, SE
 _KEPT = "%s kept: it contains files that the agent neither wrote nor read: %s"
 
 
-def uninstall(node: Node, paths: Paths, check: bool = False, keep_files: bool = False) -> InstallResult:
+def uninstall(
+    node: Node,
+    paths: Paths,
+    check: bool = False,
+    keep_files: bool = False,
+    config: t.Optional[t.Mapping[str, t.Any]] = None,
+) -> InstallResult:
     """Remove everything: the timer first, then the rules in all variants and families, then the files.
 
     :param paths: used if no agent is installed; otherwise the paths of the installed one are.
     :param keep_files: keep the configuration, and what was installed: a package that is being removed owns it.
+    :param config: by the keys of the config file; names the chain where the node does not. It may be invalid.
     :raises NodeError: a package owns the files, and nothing was touched; or a step failed: run again to remove what
         is left.
     """
-    return _Removal(node, paths, check, keep_files).carry_out()
+    return _Removal(node, paths, check, keep_files, config).carry_out()
 
 
 class RulesLeft(t.NamedTuple):
@@ -60,27 +68,38 @@ class RulesLeft(t.NamedTuple):
     actions: t.List[t.Dict[str, str]]
     #: files that have them too, see ``saved_rules.notes``
     notes: t.Tuple[str, ...]
+    #: what could not be removed, or not be read
+    errors: t.Tuple[str, ...]
 
 
-def find_rules(node: Node, paths: Paths) -> RulesLeft:
+def find_rules(node: Node, paths: Paths, config: t.Optional[t.Mapping[str, t.Any]] = None) -> RulesLeft:
     """Find rules that a removal would remove. Nothing is written, and no lock is taken.
 
     A running agent of another maker has a chain of the same name: while it runs, the chain is taken for its own.
 
-    :raises NodeError: they cannot be read, or could not be removed.
+    :param config: as for ``uninstall``.
+    :raises NodeError: nothing can be read.
     """
-    removal = _Removal(node, paths, check=True, keep_files=True)
-    actions = removal.remove_rules(effects=False).action_data()
-    if not any(other_agents_running.running()):
-        return RulesLeft(actions, saved_rules.notes(removal.find_chains()))
-    return RulesLeft([one for one in actions if one["backend"] not in VARIANTS], saved_rules.notes([]))
+    removal = _Removal(node, paths, check=True, keep_files=True, config=config)
+    result = removal.remove_rules(effects=False)
+    actions, chains = result.action_data(), removal.find_chains()
+    if any(other_agents_running.running()):
+        actions, chains = [one for one in actions if one["backend"] not in VARIANTS], []
+    return RulesLeft(actions, saved_rules.notes(chains), result.errors)
 
 
 class _Removal:
     """See ``uninstall``."""
 
-    def __init__(self, node: Node, paths: Paths, check: bool, keep_files: bool) -> None:
-        self._node, self._paths, self._check = node, paths, check
+    def __init__(
+        self,
+        node: Node,
+        paths: Paths,
+        check: bool,
+        keep_files: bool,
+        config: t.Optional[t.Mapping[str, t.Any]],
+    ) -> None:
+        self._node, self._paths, self._check, self._config = node, paths, check, config
         found = find_installed(paths)
         self._is_installed = bool(found)
         self._places = found or [paths]
@@ -110,6 +129,8 @@ class _Removal:
         services = log_service.stop(run, paths, self._check) if has_systemd else []
         services += self._stop_units(foreign) if has_systemd else []
         result = self.remove_rules()
+        if result.errors:
+            raise NodeError("; ".join(result.errors))
         changes = tuple(file_removal(path) for path in gone)
         folders, notes = self._emptied(gone)
         folders += modules.emptied
@@ -152,12 +173,17 @@ class _Removal:
         return next(iter(existing(os.path.join(folder, name) for folder in self._paths.unit_dirs())), "")
 
     def find_chains(self) -> t.List[str]:
-        """Return every name that the configuration or the memory has for the chain."""
+        """Return every name that the configuration or the memory has for the chain; else those that are likely."""
         remembered = read_memory(self._paths)
-        configs = [find_policy(place, remembered).config for place in self._places]
+        policies = [find_policy(place, remembered) for place in self._places]
+        configs = [policy.config for policy in policies]
         if remembered.values is not None:
             configs.append(build(remembered.values))
-        return [config.masq_chain for config in configs if config is not None] or [DEFAULTS["masq_chain"]]
+        elif self._config and all(policy.is_default for policy in policies):
+            with contextlib.suppress(ConfigError):
+                configs.append(build({"masq_chain": self._config.get("masqChain")}))
+        names = [config.masq_chain for config in configs if config is not None] or [DEFAULTS["masq_chain"]]
+        return list(dict.fromkeys(names))
 
     def remove_rules(self, effects: bool = True) -> Result:
         """Remove the rules under these names, and those that a jump of ours leads to.
@@ -165,7 +191,7 @@ class _Removal:
         :param effects: as for ``reconcile``.
         """
         chains = self.find_chains()
-        result = reconcile(
+        return reconcile(
             self._node,
             build({"non_masquerade_cidrs": [], "masq_chain": chains[0]}),
             present=False,
@@ -174,9 +200,6 @@ class _Removal:
             lock_path=self._paths.run_lock,
             effects=effects,
         )
-        if result.errors:
-            raise NodeError("; ".join(result.errors))
-        return result
 
     def _emptied(self, removed: t.Iterable[str]) -> t.Tuple[t.List[str], t.List[str]]:
         """Return directories that are empty without some files, in the order of removal, and notes about others."""

@@ -47,7 +47,7 @@ def _found(params: Params) -> t.Dict[str, t.Any]:
     paths = find_paths(params)
     text = None if params["config"] is None else config_text(params["config"])
     if not os.path.exists(paths.program):
-        return dict(_left(Node(run, params["lock_timeout"]), paths), installed=False)
+        return dict(_left(Node(run, params["lock_timeout"]), paths, params["config"]), installed=False)
     found: t.Dict[str, t.Any] = {"installed": True, "problems": [], "pending": [], "service_failure": ""}
     if text is not None:
         found["differences"] = differences(paths, text)
@@ -64,20 +64,20 @@ def _found(params: Params) -> t.Dict[str, t.Any]:
     return found
 
 
-def _left(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
+def _left(node: Node, paths: Paths, config: t.Optional[t.Mapping[str, t.Any]]) -> t.Dict[str, t.Any]:
     """Return what a node without the agent has of its rules."""
     # Imported here: where the agent is installed, it is not needed.
-    from .._agent.removal import find_rules
+    from .._agent.removal import RulesLeft, find_rules
 
-    found: t.Dict[str, t.Any] = {"rules_left": [], "notes": [], "problems": []}
+    left = RulesLeft([], (), ())
     try:
-        left = find_rules(node, paths)
-        found.update(rules_left=left.actions, notes=list(left.notes))
+        left = find_rules(node, paths, config)
     except ProgramMissingError:  # no backend, so no rules
         pass
     except NodeError as exc:
-        found["problems"].append("cannot look for rules of the agent: %s" % exc)
-    return found
+        left = left._replace(errors=(str(exc),))
+    problems = ["a removal would fail: %s" % error for error in left.errors]
+    return {"rules_left": left.actions, "notes": list(left.notes), "problems": problems}
 
 
 def _reported(run: Runner, paths: Paths, lock_timeout: int) -> t.Any:

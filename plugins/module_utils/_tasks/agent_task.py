@@ -126,7 +126,7 @@ def _absent(params: Params, check: bool, node: Node) -> Done:
 
     :raises IpMasqError: a step failed.
     """
-    removed = removal.uninstall(node, named_paths(params), check)
+    removed = removal.uninstall(node, named_paths(params), check, config=params["config"])
     return Done(as_return(removed, present=False), removed.notes)
 
 

@@ -228,7 +228,7 @@ def test_rules_without_an_agent_are_not_removed() -> None:
     bare = {"installed": False, "rules_left": [], "notes": [note], "problems": []}
     nodes = {
         "n1": dict(bare, rules_left=rules * 2),
-        "n2": dict(bare, notes=[], problems=["cannot look for rules of the agent: requires root"]),
+        "n2": dict(bare, notes=[], problems=["a removal would fail: requires root"]),
         "n3": bare,
     }
     found = summed_up(nodes, ip_masq_agent_state="absent")
@@ -236,8 +236,8 @@ def test_rules_without_an_agent_are_not_removed() -> None:
         "note: %s (n[1,3])" % note,
         "n1: not removed: no agent is installed, but its rules are there: ipv6, iptables_legacy: -A POSTROUTING -m "
         "addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT (and 1 more); run kubenode.ip_masq.apply",
-        "n2: no report: cannot look for rules of the agent: requires root",
-        "3 nodes: 1 absent, 1 not removed (n1), 1 no report (n2)",
+        "n2: not removed: a removal would fail: requires root",
+        "3 nodes: 1 absent, 2 not removed (n[1-2])",
     ]
     assert found["off"] == ["n1", "n2"]
     # An agent that is to be installed removes them.

@@ -122,7 +122,7 @@ def test_bad_input_is_refused_also_where_nothing_is_installed(tmp_path: Path, mo
     refused = agent_info_task.carry_out(options, False)
     assert refused.returned == {} and "aligned network is 10" in refused.failure
     options["config"] = json.loads(config_text({}))
-    monkeypatch.setattr(agent_info_task, "_left", lambda _node, _paths: {"notes": ["x"]})
+    monkeypatch.setattr(agent_info_task, "_left", lambda *_of: {"notes": ["x"]})
     returned = agent_info_task.carry_out(options, False).returned
     assert returned == {"installed": False, "changed": False, "notes": ["x"]}
 
@@ -130,18 +130,20 @@ def test_bad_input_is_refused_also_where_nothing_is_installed(tmp_path: Path, mo
 _BACKENDS = (*VARIANTS, NFTABLES)
 _ACTIONS = [{"family": "ipv4", "backend": name, "action": "chain removed", "rule": "-N X"} for name in _BACKENDS]
 
+_STUCK = "a removal would fail: cannot remove X"
+
 
 @pytest.mark.parametrize(
     ("raised", "others", "expected"),
     [
-        (None, False, {"rules_left": _ACTIONS, "notes": ["searched for IP-MASQ-AGENT"], "problems": []}),
+        (None, False, {"rules_left": _ACTIONS, "notes": ["searched for IP-MASQ-AGENT"], "problems": [_STUCK]}),
         # The chain of a running agent of another maker has the same name. The table has not.
-        (None, True, {"rules_left": _ACTIONS[2:], "notes": ["searched for "], "problems": []}),
+        (None, True, {"rules_left": _ACTIONS[2:], "notes": ["searched for "], "problems": [_STUCK]}),
         (ProgramMissingError("no backend", "iptables"), False, {"rules_left": [], "notes": [], "problems": []}),
         (
             NodeError("requires root"),
             False,
-            {"rules_left": [], "notes": [], "problems": ["cannot look for rules of the agent: requires root"]},
+            {"rules_left": [], "notes": [], "problems": ["a removal would fail: requires root"]},
         ),
     ],
     ids=["left", "of another maker", "no backend", "not read"],
@@ -153,10 +155,10 @@ def test_what_is_left_where_nothing_is_installed(
         assert (present, check, effects) == (False, True, False)
         if raised:
             raise raised
-        return Result("iptables_nft", "1.8.9", (), (), ())
+        return Result("iptables_nft", "1.8.9", (), ("cannot remove X",), ())
 
     monkeypatch.setattr(Result, "action_data", lambda _self: _ACTIONS)
     monkeypatch.setattr(removal, "reconcile", reconcile)
     monkeypatch.setattr(removal.saved_rules, "notes", lambda chains: ("searched for " + ", ".join(chains),))
     monkeypatch.setattr(removal.other_agents_running, "running", lambda: iter(["another"] * others))
-    assert agent_info_task._left(Node(run), private_paths(tmp_path)) == expected
+    assert agent_info_task._left(Node(run), private_paths(tmp_path), None) == expected

@@ -400,6 +400,18 @@ class TestChains:
         world.remove()
         assert world.chains == ["IP-MASQ-AGENT"]
 
+    @pytest.mark.parametrize(
+        "config, expected", [({"masqChain": "OPS", "toPorts": "?"}, ["OPS"]), ({"masqChain": "KUBE-X"}, []), ({}, [])]
+    )
+    def test_that_of_the_inventory_where_the_node_knows_none(
+        self, world: World, config: t.Dict[str, t.Any], expected: t.List[str]
+    ) -> None:
+        removal.uninstall(Node(world.run), world.paths, config=config)
+        assert world.chains == ["IP-MASQ-AGENT", *expected]
+        world.install(json.dumps({"masqChain": "MINE"}))
+        removal.uninstall(Node(world.run), world.paths, config=config)
+        assert world.chains == ["MINE"]
+
     def test_that_of_the_configuration_and_that_of_the_memory(self, world: World) -> None:
         world.install(json.dumps({"masqChain": "NEW"}))
         write_memory(world.paths, Memory(values={"masq_chain": "OLD"}))
