@@ -28,8 +28,11 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
     build,
 )
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._fleet import STATES
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._kubespray import ADDRESSES, PLUGINS, derive
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._kubespray import DEFAULTS as DEFAULTS_OF_KUBESPRAY
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._kubespray import ADDRESSES, derive
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._kubespray_remarks import PLUGINS
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._kubespray_values import (
+    DEFAULTS as DEFAULTS_OF_KUBESPRAY,
+)
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._role_variables import (
     OF_PLAYBOOKS,
     check_values,

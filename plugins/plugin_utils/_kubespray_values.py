@@ -1,0 +1,169 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""kubespray's variables as hosts have them.
+
+kubespray's defaults are those of roles, which no play of another collection sees; ``DEFAULTS`` repeats those that
+matter, as of kubespray 2.31 (roles/kubespray_defaults, roles/network_plugin, roles/kubernetes).
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from jinja2.exceptions import UndefinedError
+
+from ..module_utils._errors import ConfigError
+from ..module_utils._policy.values import show
+from ._names import grouped, some_of
+from ._networks import read_networks
+
+DEFAULTS: t.Dict[str, t.Any] = {
+    "calico_bpf_enabled": False,
+    "calico_ipip_mode": "Never",
+    "calico_network_backend": "vxlan",
+    "calico_vxlan_mode": "Always",
+    "cilium_auto_direct_node_routes": False,
+    "cilium_deploy_additionally": False,
+    "cilium_enable_bgp_control_plane": False,
+    "cilium_enable_bpf_masquerade": False,
+    "cilium_enable_ipv4_masquerade": True,
+    "cilium_enable_ipv6_masquerade": True,
+    "cilium_ip_masq_agent_enable": False,
+    "cilium_kube_proxy_replacement": False,
+    "cilium_tunnel_mode": "vxlan",
+    "enable_dual_stack_networks": False,
+    "enable_nat_default_gateway": True,
+    "flannel_backend_type": "vxlan",
+    "ip_masq_agent_except_interfaces": [],
+    "ip_masq_agent_exemption": "return",
+    "ip_masq_agent_nomasq_all_reserved_ranges": False,
+    "ip_masq_agent_non_masquerade_cidrs": None,
+    "ip_masq_agent_out_interfaces": [],
+    "ip_masq_agent_source_cidrs": None,
+    "ipv4_stack": True,
+    "kube_apiserver_node_port_range": "30000-32767",
+    # enable_dual_stack_networks is its older name
+    "ipv6_stack": None,
+    "kube_network_plugin": "calico",
+    "kube_network_plugin_multus": False,
+    "kube_ovn_network_type": "geneve",
+    # kubespray makes these of the ones below; only an operator's own are seen here.
+    "kube_pods_subnets": None,
+    "kube_service_subnets": None,
+    "kube_pods_subnet": "10.233.64.0/18",
+    "kube_pods_subnet_ipv6": "fd85:ee78:d8a6:8607::1:0000/112",
+    "kube_service_addresses": "10.233.0.0/18",
+    "kube_service_addresses_ipv6": "fd85:ee78:d8a6:8607::1000/116",
+    "kube_proxy_masquerade_all": False,
+    "kube_proxy_masquerade_bit": 14,
+    "kube_proxy_mode": "ipvs",
+    "kube_proxy_remove": False,
+    "kube_router_annotations_all": [],
+    "kube_router_annotations_master": [],
+    "kube_router_annotations_node": [],
+    "kube_router_extra_args": [],
+    "kube_router_peer_router_ips": None,
+    "kube_router_run_service_proxy": False,
+    "nat_outgoing": True,
+    "nat_outgoing_ipv6": False,
+    # No default: what reads it has one.
+    "peer_with_router": None,
+}
+
+
+def is_template(value: t.Any) -> bool:
+    """Return whether a value could not be evaluated: a variable or a fact in it is not known."""
+    return isinstance(value, str) and ("{{" in value or "{%" in value)
+
+
+def readable(value: t.Any) -> t.Any:
+    """Return a value, or for one that could not be evaluated text that is a template.
+
+    ansible-core 2.18 has the template itself there, later ones an object that raises when it is used.
+    """
+    try:
+        str(value)
+    except UndefinedError as exc:
+        return "{{ %s }}" % exc
+    return value
+
+
+class Values:
+    """Values that all hosts share; one that is not set, or null, is kubespray's default."""
+
+    def __init__(self, hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Mapping[str, t.Any]]) -> None:
+        views = {host: hostvars[host] for host in hosts}
+        self._given = {
+            name: {host: readable(view[name]) for host, view in views.items() if view.get(name) is not None}
+            for name in DEFAULTS
+        }
+        self._hosts = list(hosts)
+
+    def get(self, name: str) -> t.Any:
+        """Return one value.
+
+        :raises ConfigError: hosts do not agree about it.
+        """
+        values = self._all(name)
+        shown = ("not set" if value is None else show(value) for value in values)
+        alike = grouped(zip(shown, self._hosts))
+        if len(alike) > 1:
+            named = ", ".join("%s (%s)" % (value, some_of(hosts)) for value, hosts in alike.items())
+            raise ConfigError("%s differs: %s: give all nodes one value, in group_vars/k8s_cluster" % (name, named))
+        return values[0]
+
+    def all_set(self, *names: str) -> bool:
+        """Return whether each host sets one of the variables to something; hosts need not agree."""
+        return all(any(self._given[name].get(host) for name in names) for host in self._hosts)
+
+    def flag(self, *names: str) -> bool:
+        """Return a boolean, of the first name that is set.
+
+        :raises ConfigError: it is not a boolean.
+        """
+        for name in names:
+            value = self.get(name)
+            if value is not None:
+                try:
+                    return bool(boolean(value))
+                except TypeError:
+                    raise ConfigError("%s: %s is not true or false" % (name, show(value))) from None
+        return False
+
+    def networks(self, whole: str, *parts: str) -> t.List[str]:
+        """Return networks of one variable, or if that is not set, of others.
+
+        :raises ConfigError: one of them is no CIDR.
+        """
+        found: t.List[str] = []
+        for name in parts if self.get(whole) is None else (whole,):
+            value = self.get(name)
+            try:
+                found += read_networks(value)
+            except ConfigError as exc:
+                raise ConfigError("%s: %s" % (name, exc)) from None
+        return found
+
+    # What only remarks depend on must not make a run fail: hosts may differ, and what has no meaning counts as no.
+
+    def is_given(self, name: str) -> bool:
+        """Return whether each host sets a variable, be it to nothing."""
+        return all(self._given[name].get(host) is not None for host in self._hosts)
+
+    def texts(self, name: str) -> t.List[str]:
+        """Return what hosts have, as an inventory has it: each value once."""
+        values = (str(value).lower() if isinstance(value, bool) else str(value).strip() for value in self._all(name))
+        return list(dict.fromkeys("not set" if value == "None" else value for value in values))
+
+    def is_on(self, name: str) -> bool:
+        """Return whether a boolean is true on a host."""
+        return any(boolean(text, strict=False) for text in self.texts(name))
+
+    def settings(self, *names: str) -> str:
+        """Return variables with their values, as an inventory has them."""
+        return ", ".join("%s: %s" % (name, " or ".join(self.texts(name))) for name in names)
+
+    def _all(self, name: str) -> t.List[t.Any]:
+        return [self._given[name].get(host, DEFAULTS[name]) for host in self._hosts]
