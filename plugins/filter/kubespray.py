@@ -53,6 +53,7 @@ _value:
 import typing as t
 
 from ansible.errors import AnsibleFilterError
+from ansible.utils.unsafe_proxy import wrap_var
 
 from ..module_utils._errors import ConfigError
 from ..plugin_utils._kubespray import derive
@@ -66,9 +67,11 @@ def kubespray(
     :raises AnsibleFilterError: a value has no meaning, or hosts do not agree about it.
     """
     try:
-        return derive(hosts, nodes, hostvars)._asdict()
+        found = derive(hosts, nodes, hostvars)._asdict()
     except ConfigError as exc:
         raise AnsibleFilterError("kubenode.ip_masq.kubespray: %s" % exc) from None
+    # They can quote a template that could not be evaluated, and must not be taken for one.
+    return {**found, "lines": wrap_var(found["lines"])}
 
 
 class FilterModule:

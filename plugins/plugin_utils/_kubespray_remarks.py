@@ -178,8 +178,8 @@ def _calico(values: Values, ipv6: bool) -> t.Iterator[str]:
         settings = " and ".join("%s: false" % name for name in names)
         yield (
             "masquerades what leaves its pools, exempt ranges too: set %s and run cluster.yml again (or one command, "
-            "see docs/kubespray-live.md), or if only nodes are to see pods natOutgoingExclusions: IPPoolsAndHostIPs "
-            "in FelixConfiguration (Calico 3.31), or %s" % (settings, _enforce(values))
+            "see docs/kubespray-live.md); or, if only nodes are to see pods, natOutgoingExclusions: IPPoolsAndHostIPs "
+            "in FelixConfiguration (Calico 3.31); or %s" % (settings, _enforce(values))
         )
 
 

@@ -42,8 +42,8 @@ _KUBE_ROUTER = ("network_plugin/kube-router/defaults/main.yml", "2cfbbcb")
 _KUBE_PROXY = "kubernetes/control-plane/defaults/main/kube-proxy.yml"
 _MACVLAN = ("network_plugin/macvlan/defaults/main.yml", "007d371")
 
-#: Read at the newest commit, after 2.32, whose files are complete.
-_NEWEST = "46dbdd3"
+#: A whole tree, between 2.31 and 2.32. All other values here are the same in it.
+_TREE = "46dbdd3"
 
 #: The variables that the collection reads and that have a default.
 SEEN: t.Dict[str, Seen] = {
@@ -65,25 +65,25 @@ SEEN: t.Dict[str, Seen] = {
     "cilium_ip_masq_agent_enable": Seen(False, *_CILIUM),
     "kube_router_extra_args": Seen([], *_KUBE_ROUTER),
     "enable_nat_default_gateway": Seen(True, *_MACVLAN),
-    "calico_bpf_enabled": Seen(False, _CALICO[0], _NEWEST),
-    "calico_ipip_mode": Seen("Never", _CALICO[0], _NEWEST),
-    "calico_network_backend": Seen("vxlan", _CALICO[0], _NEWEST),
-    "calico_vxlan_mode": Seen("Always", _CALICO[0], _NEWEST),
-    "cilium_auto_direct_node_routes": Seen(False, _CILIUM[0], _NEWEST),
-    "cilium_deploy_additionally": Seen(False, _MAIN[0], _NEWEST),
-    "cilium_enable_bgp_control_plane": Seen(False, _CILIUM[0], _NEWEST),
-    "cilium_kube_proxy_replacement": Seen(False, _CILIUM[0], _NEWEST),
-    "cilium_tunnel_mode": Seen("vxlan", _CILIUM[0], _NEWEST),
-    "flannel_backend_type": Seen("vxlan", "network_plugin/flannel/defaults/main.yml", _NEWEST),
-    "kube_network_plugin_multus": Seen(False, _MAIN[0], _NEWEST),
-    "kube_ovn_network_type": Seen("geneve", "network_plugin/kube-ovn/defaults/main.yml", _NEWEST),
-    "kube_proxy_masquerade_all": Seen(False, _KUBE_PROXY, _NEWEST),
-    "kube_proxy_masquerade_bit": Seen(14, _KUBE_PROXY, _NEWEST),
-    "kube_router_annotations_all": Seen([], _KUBE_ROUTER[0], _NEWEST),
-    "kube_router_annotations_master": Seen([], _KUBE_ROUTER[0], _NEWEST),
-    "kube_router_annotations_node": Seen([], _KUBE_ROUTER[0], _NEWEST),
-    "kube_router_peer_router_ips": Seen(None, _KUBE_ROUTER[0], _NEWEST),
-    "kube_router_run_service_proxy": Seen(False, _KUBE_ROUTER[0], _NEWEST),
+    "calico_bpf_enabled": Seen(False, _CALICO[0], _TREE),
+    "calico_ipip_mode": Seen("Never", _CALICO[0], _TREE),
+    "calico_network_backend": Seen("vxlan", _CALICO[0], _TREE),
+    "calico_vxlan_mode": Seen("Always", _CALICO[0], _TREE),
+    "cilium_auto_direct_node_routes": Seen(False, _CILIUM[0], _TREE),
+    "cilium_deploy_additionally": Seen(False, _MAIN[0], _TREE),
+    "cilium_enable_bgp_control_plane": Seen(False, _CILIUM[0], _TREE),
+    "cilium_kube_proxy_replacement": Seen(False, _CILIUM[0], _TREE),
+    "cilium_tunnel_mode": Seen("vxlan", _CILIUM[0], _TREE),
+    "flannel_backend_type": Seen("vxlan", "network_plugin/flannel/defaults/main.yml", _TREE),
+    "kube_network_plugin_multus": Seen(False, _MAIN[0], _TREE),
+    "kube_ovn_network_type": Seen("geneve", "network_plugin/kube-ovn/defaults/main.yml", _TREE),
+    "kube_proxy_masquerade_all": Seen(False, _KUBE_PROXY, _TREE),
+    "kube_proxy_masquerade_bit": Seen(14, _KUBE_PROXY, _TREE),
+    "kube_router_annotations_all": Seen([], _KUBE_ROUTER[0], _TREE),
+    "kube_router_annotations_master": Seen([], _KUBE_ROUTER[0], _TREE),
+    "kube_router_annotations_node": Seen([], _KUBE_ROUTER[0], _TREE),
+    "kube_router_peer_router_ips": Seen(None, _KUBE_ROUTER[0], _TREE),
+    "kube_router_run_service_proxy": Seen(False, _KUBE_ROUTER[0], _TREE),
 }
 
 #: What is set in files of its sample inventory, which operators copy: below ``group_vars``, as read at commits 00d9774
