@@ -29,6 +29,11 @@ options:
       - The playbook that applies the policy of this run, if it is known. Advice for nodes without an agent names it.
     type: str
     default: ''
+  unreached:
+    description: Nodes of the cluster that no play of this run is for. They count as C(not checked).
+    type: list
+    elements: str
+    default: []
   generated:
     description: When the nodes were queried, for the files. Without it RV(_value) has no C(files).
     type: str
@@ -52,7 +57,7 @@ import typing as t
 
 from ansible.utils.unsafe_proxy import wrap_var
 
-from ..plugin_utils._fleet import ASKED, advise, judge, off, reported_policy
+from ..plugin_utils._fleet import ASKED, advise, judge, not_reached, off, reported_policy
 from ..plugin_utils._fleet_files import as_csv, as_json
 from ..plugin_utils._fleet_html import as_html
 from ..plugin_utils._fleet_policies import name_policies
@@ -61,7 +66,11 @@ from ..plugin_utils._role_variables import PREFIX
 
 
 def fleet(
-    hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Any], generated: t.Optional[str] = None, playbook: str = ""
+    hosts: t.Sequence[str],
+    hostvars: t.Mapping[str, t.Any],
+    generated: t.Optional[str] = None,
+    playbook: str = "",
+    unreached: t.Sequence[str] = (),
 ) -> t.Dict[str, t.Any]:
     """See above."""
     views = {host: hostvars[host] for host in hosts if host in hostvars}
@@ -70,6 +79,7 @@ def fleet(
     nodes = [judge(host, answers[host], view.get(PREFIX + "state"), advice) for host, view in views.items()]
     policies = {host: reported_policy(asked) for host, asked in answers.items()}
     nodes = name_policies(nodes, {host: view.get("group_names") or () for host, view in views.items()}, policies)
+    nodes = [*nodes, *(not_reached(host) for host in unreached if host not in views)]
     wrong = off(nodes)
     found: t.Dict[str, t.Any] = {
         "lines": summary(nodes),

@@ -14,19 +14,25 @@ description:
   - Returns the patterns in the variable C(ip_masq_agent_hosts), for the keyword C(hosts) of a play.
   - Fails if it is not set or matches no host, with C(--limit) taken into account. With a misspelled group the run would
     otherwise succeed and do nothing.
+  - Fails if a part of it misses nodes because they are in a group whose name is spelled in another way, or is an older
+    one of kubespray.
   - Fails if there is a variable C(ip_masq_agent_...) that the collection does not know, such as a misspelled
     C(ip_masq_agent_hosts).
   - Accepts everything with C(--syntax-check) and C(--list-...), because groups that an earlier play makes do not exist.
 options:
   _terms:
-    description: None.
+    description:
+      - None, or V(unreached). With that, returns the nodes in kubespray's groups that the patterns do not match, if
+        these are for the whole cluster and there is no C(--limit).
+    type: list
+    elements: str
 notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
 RETURN = r"""
 _raw:
-  description: The patterns.
+  description: The patterns, or names of hosts.
   type: list
   elements: str
 """
@@ -35,9 +41,10 @@ import typing as t
 
 from ansible import context
 from ansible.errors import AnsibleLookupError
-from ansible.inventory.manager import InventoryManager
+from ansible.inventory.manager import InventoryManager, split_host_pattern
 from ansible.plugins.lookup import LookupBase
 
+from ..plugin_utils._groups import other_spellings, unreached
 from ..plugin_utils._role_variables import unknown_names
 
 NAME = "ip_masq_agent_hosts"
@@ -49,7 +56,7 @@ class LookupModule(LookupBase):
     def run(
         self, terms: t.Sequence[t.Any], variables: t.Optional[t.Dict[str, t.Any]] = None, **kwargs: t.Any
     ) -> t.List[str]:
-        """Return the patterns.
+        """Return the patterns, or the nodes that they do not match.
 
         :raises AnsibleLookupError: it is missing or matches nothing, or a variable is not known.
         """
@@ -65,28 +72,46 @@ class LookupModule(LookupBase):
         if problems:
             raise AnsibleLookupError("; ".join(problems))
         patterns: t.List[str] = self._flatten([self._templar.template(variables[NAME])])
-        if not only_shown:
-            self._demand_a_match(patterns, variables["groups"])
+        if only_shown:
+            return patterns
+        groups: t.Mapping[str, t.Sequence[str]] = variables["groups"]
+        manager = self._inventory(groups)
+        if terms:
+            limited = context.CLIARGS.get("subset")
+            return [] if limited else unreached(split_host_pattern(patterns), groups, _matches(manager))
+        _demand_a_match(patterns, groups, manager)
         return patterns
 
-    def _demand_a_match(self, patterns: t.List[str], groups: t.Mapping[str, t.Sequence[str]]) -> None:
-        """Check that the patterns leave a host.
-
-        :raises AnsibleLookupError: no host is left.
-        """
+    def _inventory(self, groups: t.Mapping[str, t.Sequence[str]]) -> InventoryManager:
         manager = InventoryManager(self._loader, parse=False)
         for group, names in groups.items():
             manager.add_group(group)
             for name in names:
                 manager.add_host(name, group=group)
-        wanted = ",".join(patterns)
-        if not manager.get_hosts(patterns):
-            named = sorted(group for group, names in groups.items() if names and group not in ("all", "ungrouped"))
-            raise AnsibleLookupError(
-                "%s: no host of the inventory matches %r. Groups with hosts: %s"
-                % (NAME, wanted, ", ".join(named) or "none")
-            )
-        limit = context.CLIARGS.get("subset")
-        manager.subset(limit)
-        if not manager.get_hosts(patterns):
-            raise AnsibleLookupError("%s: no host matches both %r and --limit %s" % (NAME, wanted, limit))
+        return manager
+
+
+def _matches(manager: InventoryManager) -> t.Callable[[str], t.Set[str]]:
+    """Return the function that finds the hosts of one part of a pattern."""
+    return lambda part: {host.name for host in manager.get_hosts([part])}
+
+
+def _demand_a_match(patterns: t.List[str], groups: t.Mapping[str, t.Sequence[str]], manager: InventoryManager) -> None:
+    """Check that the patterns leave a host, and miss none because a group is spelled in another way.
+
+    :raises AnsibleLookupError: no host is left, or one is missed.
+    """
+    wanted = ",".join(patterns)
+    misspelled = list(other_spellings(split_host_pattern(patterns), groups, _matches(manager)))
+    if misspelled:
+        raise AnsibleLookupError("%s: %s" % (NAME, "; ".join(misspelled)))
+    if not manager.get_hosts(patterns):
+        named = sorted(group for group, names in groups.items() if names and group not in ("all", "ungrouped"))
+        raise AnsibleLookupError(
+            "%s: no host of the inventory matches %r. Groups with hosts: %s"
+            % (NAME, wanted, ", ".join(named) or "none")
+        )
+    limit = context.CLIARGS.get("subset")
+    manager.subset(limit)
+    if not manager.get_hosts(patterns):
+        raise AnsibleLookupError("%s: no host matches both %r and --limit %s" % (NAME, wanted, limit))

@@ -197,6 +197,11 @@ def judge(
         return _off(host, Finding("no report", "the answer is not understood: %s" % one_line(repr(exc))))
 
 
+def not_reached(host: str) -> Node:
+    """Judge a node of the cluster that the run is not for."""
+    return _off(host, Finding("not checked", "not matched by %shosts, and so in no play" % PREFIX), False)
+
+
 def _off(host: str, finding: Finding, queried: bool = True) -> Node:
     return Node(host, finding.state, [finding], queried=queried)
 

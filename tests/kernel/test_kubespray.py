@@ -124,9 +124,14 @@ def test_a_round_with_kubespray(tmp_path: Path) -> None:
         # Without kubespray's plays before it, the group k8s_cluster is not there until the playbook makes it.
         status = kubespray.play("cluster", ["kubespray_status"])
         assert status.rc == 0 and "3 nodes: 3 in sync" in status.said, status.said
+        # A node that is in neither of the two groups.
+        fleet.groups["calico_rr"] = ["e1"]
+        status = kubespray.play("cluster", ["kubespray_status"])
+        assert status.rc == 0 and "e1: not checked: not matched by ip_masq_agent_hosts" in status.said, status.said
         report = kubespray.play("cluster", ["kubespray_report"])
-        assert report.rc == 0 and "3 nodes: 3 in sync" in report.said, report.said
-        assert (tmp_path / "ip-masq-report" / "report.html").exists()
+        assert report.rc == 0 and "4 nodes: 3 in sync, 1 not checked" in report.said, report.said
+        assert "and so in no play" in (tmp_path / "ip-masq-report" / "report.html").read_text()
+        del fleet.groups["calico_rr"]
         # The inventory alone has another policy: to apply that would masquerade the networks of the cluster.
         inventory = fleet.play("status", "-e", "ip_masq_agent_hosts=kube_node")
         assert inventory.failed == ["n2", "n3"], inventory.said

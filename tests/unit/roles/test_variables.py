@@ -58,6 +58,11 @@ def inventory(tmp_path: Path) -> Inventory:
     [
         ("apply", ["-e", "ip_masq_agent_hosts=k8s_cluster"], "no host of the inventory matches 'k8s_cluster'. Groups"),
         ("status", ["-e", "ip_masq_agent_hosts=k8s_cluster", "--limit", "n1"], "Groups with hosts: kube_node"),
+        (
+            "remove",
+            ["-e", "ip_masq_agent_hosts=n1:kube-node"],
+            "no host of the inventory matches 'kube-node': the group kube_node has n[2-4]: write kube_node",
+        ),
         ("remove", ["-e", "ip_masq_agent_hosts=calico_rr"], "no host of the inventory matches 'calico_rr'"),
         ("remove", ["-e", "ip_masq_agent_hosts=n1", "--limit", "n2"], "no host matches both 'n1' and --limit n2"),
         (

@@ -213,6 +213,14 @@ def test_a_host_whose_query_did_not_run_is_counted_and_does_not_fail_once_more()
     assert found["lines"][-1] == "2 nodes: 1 in sync, 1 not checked (n2)" and found["off"] == []
 
 
+def test_a_node_that_no_play_is_for_is_named_in_status_and_report_and_does_not_fail() -> None:
+    found = fleet(["n1"], {"n1": {ASKED: asked()}}, "now", unreached=["n9"])
+    line = "n9: not checked: not matched by ip_masq_agent_hosts, and so in no play"
+    assert found["lines"][-2:] == [line, "2 nodes: 1 in sync, 1 not checked (n9)"] and found["off"] == []
+    assert found["shown_by"] == ["n1"] and "not checked" in "".join(found["table"])
+    assert all("n9" in text and "and so in no play" in text for text in found["files"].values())
+
+
 def test_a_node_from_which_all_is_to_be_removed() -> None:
     found = summed_up({"n1": {"installed": False}}, ip_masq_agent_state="absent")
     assert (found["lines"], found["off"]) == (["1 node: 1 absent"], [])
