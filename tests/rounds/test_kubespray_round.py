@@ -19,6 +19,7 @@ NFT = BACKENDS["iptables_nft"]
 #: What is imported, before and behind kubespray's own playbook, and what is printed then.
 STEPS = (
     ("cluster", ("kubespray_variables",), "kubespray: pods 10.233.64.0/18; services 10.233.0.0/18; "),
+    ("cluster", ("kubespray_variables",), "calico: only nodes have a route to pods (calico_network_backend: {{ "),
     ("cluster", ("-", "kubespray"), "kubespray made 10.233.64.0/18 10.233.0.0/18 with calico"),
     ("cluster", ("kubespray_status",), '"1 node: 1 in sync"'),
     ("reset", ("kubespray_reset", "-"), "PLAY [Reset cluster]"),
@@ -37,6 +38,8 @@ def test_kubespray(tmp_path: Path) -> None:
     }
     with Fleet(tmp_path, {"kube_control_plane": ["n1"], "etcd": ["n1"], "kube_node": ["n1"]}) as fleet:
         fleet.group_vars["all"].update(ip_masq_agent_verify="ignore", ip_masq_agent_kubelet=False)
+        # It cannot be evaluated, and only remarks are about it: shown, and not evaluated again.
+        fleet.group_vars["all"]["calico_network_backend"] = "{{ not_there }}"
         node = fleet.nodes["n1"]
         for playbook, ours, printed in STEPS:
             text = tmp_path / "site.yml"
