@@ -76,6 +76,9 @@ KEY_LIMIT = 100
 #: Digits of an integer, and a sign; one of 64 bits has 19.
 DIGIT_LIMIT = 20
 
+#: Characters of a text that is no CIDR, of which the remedy is about.
+_ADVISED = 1000
+
 #: A resync more often than this buys nothing and costs a core.
 SHORTEST_INTERVAL_NS = 1_000_000_000
 
@@ -93,6 +96,11 @@ _NS = {
 _DURATION = r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+\Z"
 _DURATION_PART = r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
 _CIDR = r"([0-9A-Fa-f:.]{1,45})/(0|[1-9][0-9]{0,2})\Z"
+_CIDR_IN_TEXT = r"(?<![\w:./%-])[0-9A-Fa-f:.]{2,45}/[0-9]{1,3}(?![\w:./%-])"
+_BETWEEN_RANGES = r"[\s,;|]+"
+_AROUND = r"[\s\"'\[\](),;|-]*(?:#.*)?\Z"
+_PLACEHOLDER = r"<[^<>]+>|\{+[^{}]+\}+|\$\{?\w+\}?|__\w+__|%\w+%"
+_ZONE = r"%[^/]*"
 _ZERO_LED_OCTET = r"(?:\A|[.:])0[0-9]+\.|\.0[0-9]+\Z"
 _CHAIN = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z"
 _INTERFACE = r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\Z"
@@ -254,14 +262,32 @@ def _ipv4_mapped(text: str, network: Network) -> str:
 def _cidr_advice(text: str) -> str:
     if not text:
         return "the entry is empty; leave it out (an empty list is written [])"
-    if text != text.strip() or " " in text:
-        return "remove the white space"
-    try:
-        network = ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return "give ADDRESS/PREFIX such as 10.0.0.0/8 or fd00::/8"
+    text = text[:_ADVISED]
+    parts = re.split(_BETWEEN_RANGES, text.strip())
+    ranges = [one for one in re.findall(_CIDR_IN_TEXT, text) if _read_loosely(one)]
     # Something that Python reads and we do not: a netmask, zeros in front, a zone; or no prefix length at all.
-    return "write %s" % network if "/" in text else "an address needs a prefix length, for one host write %s" % network
+    network = _read_loosely("/".join(parts))
+    if network is not None:
+        known = len(parts) > 1 or "/" in text
+        return "write %s" % network if known else "an address needs a prefix length, for one host write %s" % network
+    if len(ranges) > 1 or len(parts) > 1 and all(map(_read_loosely, parts)):
+        return "it has several ranges: write an entry for each"
+    if ranges and re.match(_AROUND, text.replace(ranges[0], "", 1)):
+        return "write %s" % ranges[0]
+    placeholder = re.search(_PLACEHOLDER, text)
+    if placeholder:
+        return "replace %s, to give ADDRESS/PREFIX such as 10.0.0.0/8 or fd00::/8" % show(placeholder.group())
+    if _read_loosely("".join(text.split())):
+        return "remove the white space"
+    return "give ADDRESS/PREFIX such as 10.0.0.0/8 or fd00::/8"
+
+
+def _read_loosely(text: str) -> t.Optional[Network]:
+    """Return the network that Python reads, of IPv6 without its zone, which it reads from 3.9 on; None if none."""
+    try:
+        return ipaddress.ip_network(re.sub(_ZONE, "", text) if ":" in text else text, strict=False)
+    except ValueError:
+        return None
 
 
 def _parse_port_range(text: str) -> PortRange:
@@ -364,7 +390,8 @@ def check_list(value: t.Any, items: str, limit: t.Optional[int] = None) -> t.Seq
     :raises ConfigError: it is no list, or too long.
     """
     if not isinstance(value, (list, tuple)):
-        raise ConfigError("%s is not a list: give a list of %s" % (show(value), items))
+        own = ", each with an entry of its own" if isinstance(value, str) else ""
+        raise ConfigError("%s is not a list: give a list of %s%s" % (show(value), items, own))
     if limit is not None and len(value) > limit:
         raise ConfigError("%d %s are more than the limit of %d" % (len(value), items, limit))
     return value

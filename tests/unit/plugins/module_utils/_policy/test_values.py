@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import typing as t
 
 import pytest
@@ -53,7 +54,9 @@ def test_cidr_is_read(text: str, meant: str) -> None:
         ("fd00::1", "for one host write fd00::1/128"),
         ("10.0.0.0/08", "write 10.0.0.0/8"),
         ("10.0.0.0/255.0.0.0", "write 10.0.0.0/8"),
-        ("fe80::%eth0/64", "give ADDRESS/PREFIX|write fe80::"),
+        ("fe80::%eth0/64", "write fe80::/64$"),
+        ("fe80::1/64%eth0", "write fe80::/64$"),
+        ("fe80::1%eth0", "for one host write fe80::1/128$"),
         ("10.0.0.0/33", "give ADDRESS/PREFIX"),
         ("10.0.0.0/-1", "give ADDRESS/PREFIX"),
         ("10.0.0.0/", "give ADDRESS/PREFIX"),
@@ -66,8 +69,37 @@ def test_cidr_is_read(text: str, meant: str) -> None:
         ("0x0a.0.0.0/8", "give ADDRESS/PREFIX"),
         ("1::2::3/64", "give ADDRESS/PREFIX"),
         ("\uff110.0.0.0/8", "give ADDRESS/PREFIX"),
-        (" 10.0.0.0/8", "remove the white space"),
-        ("10.0.0.0/8\n", "remove the white space"),
+        (" 10.0.0.0/8", "write 10.0.0.0/8$"),
+        ("10.0.0.0/8\n", "write 10.0.0.0/8$"),
+        ("'10.0.0.0/8'", "write 10.0.0.0/8$"),
+        ("[10.0.0.0/8]", "write 10.0.0.0/8$"),
+        ("10.0.0.0/8 # lab", "write 10.0.0.0/8$"),
+        ("10.0.0.0 255.0.0.0", "write 10.0.0.0/8$"),
+        ("!10.0.0.0/8", "give ADDRESS/PREFIX"),
+        ("10.0.0.0 - 10.0.0.255", "give ADDRESS/PREFIX"),
+        *(
+            (text, "it has several ranges: write an entry for each$")
+            for text in (
+                *("10.0.0.0/8%s172.16.0.0/12" % between for between in (" ", ";", "|", "\t", "\n", ", ", " and ")),
+                *("10.0.0.0/8\n172.16.0.0/12\n", "- 10.0.0.0/8\n- fd00::/8\n", '["10.0.0.0/8", "fd00::/8"]'),
+                *("10.0.0.1 10.0.0.2", "10.0.0.1/8 fe80::%eth0/64"),
+            )
+        ),
+        *(
+            (text, "replace '%s', to give ADDRESS/PREFIX such as" % re.escape(placeholder))
+            for text, placeholder in (
+                ("<Public IP>/32", "<Public IP>"),
+                ("10.<n>.0.0/16", "<n>"),
+                ("{{ pod_cidr }}", "{{ pod_cidr }}"),
+                ("{POD_CIDR}", "{POD_CIDR}"),
+                ("${POD_CIDR}", "${POD_CIDR}"),
+                ("$IP/32", "$IP"),
+                ("__POD_CIDR__", "__POD_CIDR__"),
+                ("%IP%/32", "%IP%"),
+            )
+        ),
+        ("YOUR_IP/32", "give ADDRESS/PREFIX"),
+        ("10.x.0.0/16", "give ADDRESS/PREFIX"),
         ("10.0.0.0 /8", "remove the white space"),
         ("", "the entry is empty"),
         ("::ffff:10.0.0.0/104", "IPv4-mapped.*never matches on the wire: use 10.0.0.0/8"),
