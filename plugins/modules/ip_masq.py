@@ -39,7 +39,7 @@ options:
     description:
       - Read the policy from this file on the node, with the keys and the semantics of ip-masq-agent's config file. YAML
         requires PyYAML on the node, JSON does not. A file that does not exist means all defaults.
-      - An unknown key is a warning, with the nearest known key.
+      - An unknown key is a warning. A file with unknown keys only is an error, such as a whole ConfigMap.
       - In addition to ip-masq-agent's keys the file may hold C(enableIPv6), C(masqChain), C(randomFully), C(toPorts),
         C(backend), C(exemption), C(nomasqAllReservedRanges), C(masqueradeCIDRs), C(sourceCIDRs), C(outInterfaces),
         C(exceptInterfaces), C(skipMarks), C(snat), C(snatMissing), C(rules), C(jumpPosition), C(flushConntrack) and

@@ -8,7 +8,6 @@ The role's meta/argument_specs.yml is the one list of names, types and defaults;
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import typing as t
@@ -20,7 +19,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ..module_utils._agent.paths import choose_paths
 from ..module_utils._engine.ruleset import exempt_spans, from_config
 from ..module_utils._errors import ConfigError
-from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, split_lists
+from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, equivalent, nearest, split_lists
 from ..module_utils._policy.values import Network, check_log_size
 from ..module_utils._system import intervals
 from ..module_utils._system.families import FAMILIES
@@ -97,9 +96,10 @@ def unknown_names(names: t.Iterable[str]) -> t.List[str]:
     for name in sorted(name for name in names if is_public(name, prefixes)):
         (prefix,) = (prefix for prefix in known if name.startswith(prefix))
         if name not in known[prefix]:
-            endings = [one[len(prefix) :] for one in known[prefix]]
-            (near,) = difflib.get_close_matches(name[len(prefix) :], endings, n=1, cutoff=0.0)
-            messages.append("%s is not a variable of kubenode.ip_masq; the nearest is %s%s" % (name, prefix, near))
+            ending = name[len(prefix) :]
+            near = nearest(ending, (one[len(prefix) :] for one in known[prefix]))
+            hint = equivalent(ending, _variable) or (near and "the nearest is %s%s" % (prefix, near)) or "remove it"
+            messages.append("%s is not a variable of kubenode.ip_masq; %s" % (name, hint))
     return messages
 
 
@@ -159,11 +159,28 @@ def check_values(values: t.Mapping[str, t.Any]) -> Checked:
         return Checked((PREFIX + str(exc),))
     values = split_lists({key.name: options[key.name] for key in POLICY_OPTIONS if key.name in options})
     try:
-        policy = build(values, label=lambda option: PREFIX + option)
+        _check_list_is_given(given)
+        policy = build(values, label=_variable)
         cluster = tuple(_exempt_cluster(options["cluster_cidrs"], policy))
     except ConfigError as exc:
         return Checked((str(exc),))
     return Checked(policy=policy, cluster=cluster, given=frozenset(name[len(PREFIX) :] for name in given))
+
+
+def _variable(option: str) -> str:
+    return PREFIX + option
+
+
+def _check_list_is_given(given: t.Mapping[str, t.Any]) -> None:
+    """Refuse null, which is the empty list in a config file, and not set for Ansible.
+
+    :raises ConfigError: the exempt ranges are null.
+    """
+    name = _variable("non_masquerade_cidrs")
+    if name in given and given[name] is None:
+        raise ConfigError(
+            "%s: null could mean two things: write [] to exempt no range, or remove it for the default" % name
+        )
 
 
 def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:

@@ -76,9 +76,9 @@ def test_ipv6_ranges_of_a_file_go_to_the_ipv6_chain(ns: Namespace, tmp_path: Pat
 @pytest.mark.parametrize(
     "text, unknown, nearest",
     [
-        ("nonMasqueradeCIDR: [10.1.0.0/16]\n", "nonMasqueradeCIDR", "nonMasqueradeCIDRs"),
-        ('{"masqLinkLocl": true}', "masqLinkLocl", "masqLinkLocal"),
-        ("resync_interval: 5m\n", "resync_interval", "resyncInterval"),
+        ("nonMasqueradeCIDR: [10.1.0.0/16]\ncidrLimit: 64\n", "nonMasqueradeCIDR", "nonMasqueradeCIDRs"),
+        ('{"masqLinkLocl": true, "cidrLimit": 64}', "masqLinkLocl", "masqLinkLocal"),
+        ("resync_interval: 5m\ncidrLimit: 64\n", "resync_interval", "resyncInterval"),
     ],
 )
 def test_unknown_key_is_warned_about_with_the_nearest_known_one(
@@ -105,6 +105,11 @@ BAD: t.Dict[str, t.Tuple[t.Union[str, bytes], t.List[str]]] = {
     "number for a boolean": ("masqLinkLocal: 1\n", ["masqLinkLocal", "1"]),
     "interval zero": ("resyncInterval: 0s\n", ["resyncInterval", "0s"]),
     "object tag": ("masqLinkLocal: !!python/object/apply:os.system ['true']\n", ["line 1"]),
+    "ConfigMap": (
+        "apiVersion: v1\nkind: ConfigMap\ndata:\n  config: |\n    nonMasqueradeCIDRs: [10.5.0.0/16]\n",
+        ["is a ConfigMap and not a policy: write only the text of data.config"],
+    ),
+    "no known key": ("nonMasqueradeCIDR: [10.1.0.0/16]\n", ["no key of it is known", "nonMasqueradeCIDRs"]),
     "deep nesting": ("[" * 100_000, ["mapping"]),
     "huge": ("# " + "x" * 20_000_000 + "\n", ["bytes"]),
 }

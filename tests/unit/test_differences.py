@@ -47,6 +47,8 @@ INPUTS: t.Dict[str, t.Sequence[t.Union[str, bytes]]] = {
     "a duplicate key": [
         *("cidrLimit: 3\ncidrLimit: 4\n", '{"cidrLimit": 3, "CIDRLIMIT": 4}'),
         "cidrLimit: 3\n---\ncidrLimit: 4\n",
+        *("unknown: 1\n", '{"masqLinkLocl": true}', "ip_masq_agent_enable_ipv6: true\n"),
+        "apiVersion: v1\nkind: ConfigMap\ndata:\n  config: 'masqLinkLocal: true'\n",
     ],
     "YAML aliases": [
         *("a: &x 1\nb: *x\n", "<<: {cidrLimit: 3}\n", "masqLinkLocal: !!bool true\n"),
@@ -62,7 +64,7 @@ INPUTS: t.Dict[str, t.Sequence[t.Union[str, bytes]]] = {
         *("a: %s\n" % ("x" * 4097), "toPorts: [%s]\n" % ", ".join(["'1'"] * 101)),
     ],
     "`%YAML 1.2`": ["%YAML 1.2\n---\ncidrLimit: 3\n", "%FOO bar\n---\ncidrLimit: 3\n"],
-    "a key that is null": ["~: 1\n", "7: 1\n", "true: 1\n", '"\\ud800": 1\n'],
+    "a key that is null": ["%s: 1\ncidrLimit: 3\n" % key for key in ("~", "7", "true", '"\\ud800"')],
 }
 
 

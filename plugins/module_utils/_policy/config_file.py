@@ -6,8 +6,8 @@
 JSON needs nothing but Python; YAML is read where PyYAML is installed. Text that begins with ``{`` or ``[`` is JSON and
 nothing else: YAML would give damaged JSON another meaning. For the same reason a comment that ends with JSON, in a file
 of comments, and a key of YAML that looks like JSON are errors. What the reference agent accepts silently is reported
-here: an unknown key is a note, a duplicate one an error. A file that is damaged or huge costs seconds at most: sizes,
-numbers and nesting are limited.
+here: an unknown key is a note; a duplicate one is an error, and so is a file of which no key is known. A
+file that is damaged or huge costs seconds at most: sizes, numbers and nesting are limited.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typing as t
 
 from .._errors import ConfigError
 from .._system.files import NotRegularFile, open_regular
-from .policy import RESERVED_CIDRS, RFC1918_CIDRS, UNITED, build, file_key, find_file_key, nearest_file_key
+from .policy import RESERVED_CIDRS, RFC1918_CIDRS, UNITED, build, file_key, find_file_key
 from .values import KEY_LIMIT, parse_integer, show, split_entries, unique
 
 #: bytes; a list of 10,000 CIDRs takes about 300,000
@@ -159,9 +159,9 @@ def config_text(config: t.Mapping[str, t.Any]) -> str:
     for name, value in config.items():
         key = find_file_key(name)
         if key is None:
-            raise ConfigError(
-                "config: the key %s is not known; the nearest known key is %s" % (ascii(name), nearest_file_key(name))
-            )
+            from .foreign_file import advice
+
+            raise ConfigError("config: the key %s is not known; %s" % (show(name), advice(name, value)))
         if key.name in UNITED:
             written[name] = split_entries(value)
     values = parse(_as_json(written), "config").values
@@ -250,25 +250,39 @@ def _as_document(data: t.Any, name: str) -> Document:
     if len(data) > KEY_LIMIT:
         raise ConfigError("%d keys are more than the %d that are read: is it the right file?" % (len(data), KEY_LIMIT))
     values: t.Dict[str, t.Any] = {}
-    notes = []
+    unknown = {}
     for written, value in data.items():
         key = find_file_key(written)
         if key is None:
-            notes.append(
-                "%s: the key %s is not known and has no effect; the nearest known key is %s"
-                % (name, show(written), nearest_file_key(written))
-            )
+            unknown[written] = value
             continue
         if key.name in values:
             raise ConfigError("duplicate key %s: keep one" % key.key)
         values[key.name] = value
+    notes = _about_unknown(unknown, not values, name) if unknown else ()
     for option, value in list(values.items()):
         if value is None and option == EXEMPT_RANGES:
             values[option] = []
         elif value is None and option != "resync_interval":
             # Null leaves a Go field as it was, with its default.
             del values[option]
-    return Document(values, tuple(notes))
+    return Document(values, notes)
+
+
+def _about_unknown(keys: t.Dict[str, t.Any], all_of_them: bool, name: str) -> t.Tuple[str, ...]:
+    """Return a note about each unknown key of a file.
+
+    :raises ConfigError: the file has no other keys; the default policy would take the place of the one that is meant.
+    """
+    # Not at the top: most files have no such key.
+    from .foreign_file import advice, refusal
+
+    if all_of_them:
+        raise ConfigError(refusal(keys))
+    return tuple(
+        "%s: the key %s is not known and has no effect; %s" % (name, show(key), advice(key, value))
+        for key, value in keys.items()
+    )
 
 
 def _parse_text(text: str) -> t.Any:

@@ -215,8 +215,39 @@ UNITED = frozenset(option.name for option in POLICY_OPTIONS if option.united)
 #: Characters of a mistyped key that are compared: the time grows with the square of it.
 _LONGEST_TYPO = 100
 
+#: How like a known name a mistyped one is, from 0 to 1, and one that is a part of several, such as ``masquerade``.
+#: With less, ``exemptCIDRs`` would be ``exemption``.
+_NEAR, _NEARER = 0.72, 0.9
+
+#: Characters of a part of a name that stands for the whole.
+_SHORTEST_PART = 5
+
+#: How the role's variables begin, as ``_folded`` has it.
+_ROLE = "ipmasqagent"
+
+#: Keys of agents with the same purpose: of Tencent's, of forks and proposals, of Amazon's and of Cilium's. They are
+#: folded, and have our option and, where it is not obvious, its value.
+_RELATIVES = {
+    **dict.fromkeys(
+        ("nonmasqueradesrccidrs", "nonmasqueradesourcecidrs"),
+        ("rules", ', with an entry {"action": "exempt", "sources": [...]}'),
+    ),
+    **dict.fromkeys(
+        ("except", "forcemasqueradecidrs", "masqueradeexceptioncidrs", "masqueradeexceptions"), ("masquerade_cidrs", "")
+    ),
+    **dict.fromkeys(
+        ("snattarget", "snataddress", "snatip", "outputaddress"), ("snat", ', with an entry {"address": ...}')
+    ),
+    "outputinterface": ("snat", ', with an entry {"address": ..., "outInterface": ...}'),
+    **dict.fromkeys(
+        ("exemptcidrs", "excludecidrs", "excludesnatcidrs", "ipv4nativeroutingcidr"), ("non_masquerade_cidrs", "")
+    ),
+    "egressmasqueradeinterfaces": ("out_interfaces", ""),
+}
+
 _BY_NAME = {option.name: option for option in POLICY_OPTIONS}
 _BY_KEY = {option.key.lower(): option for option in POLICY_OPTIONS}
+_TELLING = {option.key.lower() for option in POLICY_OPTIONS if option.in_reference_file or option.name in NETWORK_LISTS}
 
 
 def file_key(option: str) -> str:
@@ -232,10 +263,40 @@ def find_file_key(name: str) -> t.Optional[Option]:
     return _BY_KEY.get(name.lower()) if name.isascii() else None
 
 
-def nearest_file_key(name: str) -> str:
-    """Return the known config file key that looks most like ``name``, for an operator who mistyped it."""
-    close = difflib.get_close_matches(name[:_LONGEST_TYPO].lower(), list(_BY_KEY), n=1, cutoff=0.0)
-    return _BY_KEY[close[0]].key
+def _folded(name: str) -> str:
+    """Return a name without what differs between files, variables and flags."""
+    folded = name[:_LONGEST_TYPO].lower().replace("_", "").replace("-", "")
+    return folded[len(_ROLE) :] if folded.startswith(_ROLE) else folded
+
+
+def nearest(name: str, known: t.Iterable[str]) -> t.Optional[str]:
+    """Return the name that an operator meant who mistyped or shortened it; None if no name is near."""
+    folded = {_folded(one): one for one in known}
+    typed = _folded(name)
+    longer = [one for one in folded if len(typed) >= _SHORTEST_PART and typed in one]
+    cutoff = _NEARER if len(longer) > 1 else _NEAR
+    close = longer if len(longer) == 1 else difflib.get_close_matches(typed, list(folded), n=1, cutoff=cutoff)
+    return folded[close[0]] if close else None
+
+
+def equivalent(name: str, label: t.Callable[[str], str]) -> str:
+    """Return what does here as a key of a relative of ip-masq-agent does there; empty if it is not one.
+
+    :param label: as of ``build``.
+    """
+    option, entry = _RELATIVES.get(_folded(name), ("", ""))
+    return option and "the equivalent is %s%s" % (label(option), entry)
+
+
+def file_key_hint(name: str) -> str:
+    """Return what an operator may have meant by an unknown key of a config file; empty if nothing is near."""
+    near = nearest(name, (option.key for option in POLICY_OPTIONS))
+    return equivalent(name, file_key) or (near and "the nearest known key is %s" % near) or ""
+
+
+def is_policy_key(name: str) -> bool:
+    """Return whether only a policy has such a key, in whichever way it is written: not ``rules`` or ``backend``."""
+    return _folded(name) in _TELLING
 
 
 def split_lists(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:

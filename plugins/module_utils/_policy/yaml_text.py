@@ -14,6 +14,7 @@ import sys
 import typing as t
 
 from .._errors import ConfigError
+from .foreign_file import several_documents
 from .values import KEY_LIMIT, parse_integer, show, unique
 
 try:
@@ -73,7 +74,7 @@ def parse(text: str) -> t.Any:
         # PyYAML's scanner lets these through, for an escape beyond Unicode or a directive of thousands of digits.
         raise ConfigError("invalid YAML: %s" % exc) from None
     if len(found) > 1:
-        raise ConfigError("%d YAML documents, and none can be preferred: keep one" % len(found))
+        raise ConfigError(several_documents(found))
     return found[0] if found else None
 
 
@@ -86,7 +87,8 @@ def _node(event: t.Any, events: t.Iterator[t.Any], depth: int = 0) -> t.Any:
         raise ConfigError("line %d: tags (%s) are not supported; write the value" % (line, show(event.tag)))
     if isinstance(event, yaml.ScalarEvent):
         if len(event.value) > VALUE_LIMIT:
-            raise ConfigError("line %d: a value of %d characters is too long" % (line, len(event.value)))
+            remedy = ": if it is the text of a ConfigMap, write only that text" if "\n" in event.value else ""
+            raise ConfigError("line %d: a value of %d characters is too long%s" % (line, len(event.value), remedy))
         return _plain_scalar(event.value) if event.implicit[0] else event.value
     if depth == DEPTH_LIMIT:
         raise ConfigError("line %d: nested too deeply" % line)

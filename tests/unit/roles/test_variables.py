@@ -205,6 +205,10 @@ CASES = {
     "a fact": Case(REFUSED + " (n4)", facts={"n4": BAD}),
     "all is to be removed": Case("", {"n2": BAD}, parameters={"ip_masq_agent_state": "absent"}),
     "a host on which all is to be removed": Case("", {"n3": dict(BAD, ip_masq_agent_state="absent")}),
+    "a list that is null": Case(
+        CIDRS + ": null could mean two things: write [] to exempt no range, or remove it for the default (n2)",
+        {"n2": {CIDRS: None}},
+    ),
     "a name": Case(
         "ip_masq_agent_backends is not a variable of kubenode.ip_masq; the nearest is ip_masq_agent_backend",
         parameters={"ip_masq_agent_backends": "auto"},

@@ -45,17 +45,50 @@ def test_every_variable_of_the_role_and_the_playbooks_is_known() -> None:
         ("ip_masq_agent_host", "ip_masq_agent_hosts"),
         ("ip_masq_agent_non_masqerade_cidrs", "ip_masq_agent_non_masquerade_cidrs"),
         ("ip_masq_agent_nonMasqueradeCIDRs", "ip_masq_agent_non_masquerade_cidrs"),
-        ("ip_masq_agent_cidrs", "ip_masq_agent_source_cidrs"),
         ("ip_masq_agent_become_user", "ip_masq_agent_become"),
         ("ip_masq_windows_wirte", "ip_masq_windows_write"),
         ("ip_masq_windows_remove_cidr", "ip_masq_windows_remove_cidrs"),
-        ("ip_masq_windows_hosts", "ip_masq_windows_paths"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
     assert unknown_names([name, "ip_masq_agent_state"]) == [
         "%s is not a variable of kubenode.ip_masq; the nearest is %s" % (name, nearest)
     ]
+
+
+@pytest.mark.parametrize(
+    "name, hint",
+    [
+        ("ip_masq_agent_cidrs", "remove it"),
+        ("ip_masq_agent_foo", "remove it"),
+        ("ip_masq_windows_hosts", "remove it"),
+        ("ip_masq_agent_except", "the equivalent is ip_masq_agent_masquerade_cidrs"),
+        (
+            "ip_masq_agent_non_masquerade_src_cidrs",
+            'the equivalent is ip_masq_agent_rules, with an entry {"action": "exempt", "sources": [...]}',
+        ),
+    ],
+)
+def test_an_unknown_name_that_is_near_to_none_is_not_given_another(name: str, hint: str) -> None:
+    assert unknown_names([name]) == ["%s is not a variable of kubenode.ip_masq; %s" % (name, hint)]
+
+
+@pytest.mark.parametrize(
+    "options, refused",
+    [
+        ({"non_masquerade_cidrs": None}, True),
+        ({"non_masquerade_cidrs": None, "nomasq_all_reserved_ranges": True}, True),
+        ({"non_masquerade_cidrs": []}, False),
+        ({"non_masquerade_cidrs": None, "state": "absent"}, False),
+    ],
+)
+def test_a_list_of_exempt_ranges_that_is_null_is_not_the_default(options: t.Any, refused: bool) -> None:
+    """In the file of the Go agent, which is copied to the inventory, null is the empty list."""
+    message = (
+        "ip_masq_agent_non_masquerade_cidrs: null could mean two things: write [] to exempt no range, or remove it "
+        "for the default"
+    )
+    assert errors(**options) == [message] * refused
 
 
 def test_names_of_others_and_the_role_s_own_are_left_alone() -> None:

@@ -204,6 +204,17 @@ class TestInvalid:
         assert outcome.errors[0].endswith("; rules left unchanged")
         assert snapshot.last_sync(world.paths) is None
 
+    @pytest.mark.parametrize("name", ["config", "config.d/a.yaml"])
+    def test_a_file_that_is_no_policy_is_not_the_default_one(self, world: World, name: str) -> None:
+        world.config.write_text('{"nonMasqueradeCIDRs": ["10.5.0.0/16"]}')
+        world.sync()
+        path = world.config.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("apiVersion: v1\nkind: ConfigMap\ndata:\n  config: 'masqLinkLocal: true'\n")
+        outcome = world.sync()
+        assert outcome.errors[0].startswith("%s: is a ConfigMap and not a policy: write only the text of data" % path)
+        assert [str(one) for one in world.policies[-1].non_masquerade_cidrs] == ["10.5.0.0/16"]
+
     def test_it_is_counted_and_remembered_once(self, world: World) -> None:
         world.sync()
         world.config.write_text(BROKEN)
@@ -491,7 +502,7 @@ class TestRecords:
 class TestNotes:
     """What an operator should know, and has not asked for."""
 
-    TYPO = '{"nonMasqueradeCIDR": ["10.0.0.0/8"]}'
+    TYPO = '{"nonMasqueradeCIDR": ["10.0.0.0/8"], "cidrLimit": 64}'
 
     def test_a_new_one_is_logged_once_and_again_when_it_comes_back(self, world: World) -> None:
         world.config.write_text(self.TYPO)

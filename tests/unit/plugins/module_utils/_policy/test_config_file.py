@@ -121,7 +121,9 @@ def test_ipv6_mixed_in_with_ipv6_on(text: str) -> None:
         ),
         ("resyncInterval:\n", "resyncInterval: None is not a duration"),
         ("resyncInterval: 1:30\n", "resyncInterval: '1:30' is not a duration"),
-        ("nonMasqueradeCIDRs: 10.0.0.0/8\n", "nonMasqueradeCIDRs: .* is not a list"),
+        ("nonMasqueradeCIDRs: 10.0.0.0/8\n", "nonMasqueradeCIDRs: .* a list of CIDRs, each with an entry of its own$"),
+        ("nonMasqueradeCIDRs: |\n  10.0.0.0/8\n  172.16.0.0/12\n", "CIDRs, each with an entry of its own$"),
+        ("nonMasqueradeCIDRs: ['10.0.0.0/8,172.16.0.0/12']\n", "it has several ranges: write an entry for each$"),
         ("masqLinkLocal: 'true'\n", "masqLinkLocal: 'true' is not a boolean"),
         ("cidrLimit: '64'\n", "cidrLimit: '64' must be an integer >= 0"),
         ("nonMasqueradeCIDRs: [10.0.0.0/8, 10.0.0.1/8]\n", "nonMasqueradeCIDRs: .*aligned network is 10.0.0.0/8"),
@@ -199,8 +201,8 @@ def test_what_is_beyond_all_measure_is_refused_with_a_short_message(case: str) -
 
 
 def test_what_cannot_be_shown_as_it_is_is_an_unknown_key_all_the_same() -> None:
-    document = config_file.parse(json.dumps({"\ud800\x1b[2J\n<0>": 1, "y" * 10_000: 1}), "cfg")
-    assert document.values == {}
+    document = config_file.parse(json.dumps({"\ud800\x1b[2J\n<0>": 1, "y" * 10_000: 1, "cidrLimit": 3}), "cfg")
+    assert document.values == {"cidr_limit": 3}
     for note in document.notes:
         assert note.isprintable() and note.isascii() and len(note) < 300
 
@@ -279,8 +281,10 @@ def test_no_damage_by_one_character_gives_json_another_meaning(name: str) -> Non
         assert len(changed) <= 1, damaged
         assert all(type(found[place]) is type(good[place]) for place in changed), damaged
         same, other_value = same + (not changed), other_value + bool(changed)
-    # Spaces and the case of a key change nothing; damage to what is no key's name is refused, nearly all of it.
-    assert same > 20 and unknown > 500 and refused > 500 and refused > 5 * other_value
+    # Spaces and the case of a key change nothing; damage to what is no key's name is refused, nearly all of it, and to
+    # the name of the only key too.
+    assert same > 20 and refused > 500 and refused > 5 * other_value
+    assert unknown > 500 if len(json.loads(re.sub("^ *#.*\n", "", text, flags=re.MULTILINE))) > 1 else not unknown
 
 
 @pytest.mark.parametrize("depth", [10, 100, 500, 700, 900, 950, 980, 990, 3000])
@@ -290,12 +294,102 @@ def test_nesting_of_any_depth_is_refused_and_not_a_crash(opening: str, closing: 
         policy('{"nonMasqueradeCIDRs": %s1%s}' % (opening * depth, closing * depth))
 
 
-def test_an_unknown_key_is_reported_with_the_nearest_known_one() -> None:
-    document = config_file.parse("nonMasqueradeCidr: [10.0.0.0/8]\nresyncInterval: 5m\n7: x\n", "cfg")
+def test_an_unknown_key_is_reported_with_the_nearest_known_one_and_what_is_in_it() -> None:
+    text = "nonMasqueradeCidr: [10.0.0.0/8]\nresyncInterval: 5m\n7: x\nconfig: {nonMasqueradeCIDRs: []}\n"
+    document = config_file.parse(text, "cfg")
     assert document.values == {"resync_interval": "5m"}
-    assert "cfg: the key 'nonMasqueradeCidr' is not known and has no effect" in document.notes[0]
-    assert document.notes[0].endswith("nonMasqueradeCIDRs")
-    assert "cfg: the key '7' is not known" in document.notes[1]
+    assert [note.replace("is not known and has no effect", "...") for note in document.notes] == [
+        "cfg: the key 'nonMasqueradeCidr' ...; the nearest known key is nonMasqueradeCIDRs",
+        "cfg: the key '7' ...; remove it",
+        "cfg: the key 'config' ...; the policy in config belongs at the top level",
+    ]
+
+
+POLICY = "nonMasqueradeCIDRs: [10.5.0.0/16]\nresyncInterval: 60s\n"
+CONFIG_MAP = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "ip-masq-agent"},
+    "data": {"config": POLICY},
+}
+DAEMON_SET = {"apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {"template": {}}}
+OF_CONFIG_MAP = "is a ConfigMap and not a policy: write only "
+OF_OBJECT = "is a Kubernetes object of kind '%s' and not a policy: write "
+IN = "has its policy in {0}: write only what is in {0} to the file"
+NEAR = "no key of it is known: %s; write keys such as nonMasqueradeCIDRs, or {} for the defaults"
+
+#: The text of a file or its value, and what is wrong with it. The Go agent takes each for the default policy.
+FOREIGN: t.Dict[str, t.Tuple[t.Any, str]] = {
+    "a ConfigMap": (CONFIG_MAP, OF_CONFIG_MAP + "the text of data.config to the file"),
+    "a ConfigMap of JSON": (
+        {**CONFIG_MAP, "data": {"x": "y", "ip-masq-agent": '{"NonMasqueradeCIDRs":[],"MasqLinkLocal":true}'}},
+        OF_CONFIG_MAP + "the text of data.ip-masq-agent to the file",
+    ),
+    "a ConfigMap without a text": (
+        {"apiVersion": "v1", "kind": "ConfigMap", "data": None},
+        OF_CONFIG_MAP + "the policy, which is a text in data to the file",
+    ),
+    "a list of objects": (
+        {"apiVersion": "v1", "kind": "List", "items": [DAEMON_SET, CONFIG_MAP]},
+        OF_OBJECT % "List" + "only what is in items[1].data.config to the file",
+    ),
+    "another object": (DAEMON_SET, OF_OBJECT % "DaemonSet" + "keys such as nonMasqueradeCIDRs"),
+    "a cluster of kops": (
+        "apiVersion: kops.k8s.io/v1alpha2\nkind: Cluster\nspec:\n  nonMasqueradeCIDR: 100.64.0.0/10\n",
+        OF_OBJECT % "Cluster" + "keys such as nonMasqueradeCIDRs",
+    ),
+    "objects in one file": (
+        "---\n%s\n---\n%s\n" % (json.dumps(DAEMON_SET), json.dumps(CONFIG_MAP)),
+        "2 YAML documents; number 2 " + OF_CONFIG_MAP + "the text of data.config to the file",
+    ),
+    "data alone": ({"data": {"config": POLICY}}, IN.format("data.config")),
+    "a key around the others": ("config:\n  resyncInterval: 5s\n", IN.format("config")),
+    "values of a chart": (
+        {"ipMasqAgent": {"enabled": True, "config": {"nonMasqueradeCIDRs": []}}},
+        IN.format("ipMasqAgent.config"),
+    ),
+    "variables in a group": ({"ip_masq": {"non_masquerade_cidrs": []}}, IN.format("ip_masq")),
+    "variables of the role": (
+        {"ip_masq_agent_non_masquerade_cidrs": [], "ip_masq_agent_backend": "auto", "ip_masq_agent_hosts": "x"},
+        NEAR % "'ip_masq_agent_non_masquerade_cidrs' (the nearest known key is nonMasqueradeCIDRs), "
+        "'ip_masq_agent_backend' (the nearest known key is backend) and 1 more",
+    ),
+    "options of the module": (
+        {"non_masquerade_cidrs": []},
+        NEAR % "'non_masquerade_cidrs' (the nearest known key is nonMasqueradeCIDRs)",
+    ),
+    "a typing error": (
+        {"nonMasqueradeCIDR": []},
+        NEAR % "'nonMasqueradeCIDR' (the nearest known key is nonMasqueradeCIDRs)",
+    ),
+    "a relative's key": (
+        {"forceMasqueradeCIDRs": []},
+        NEAR % "'forceMasqueradeCIDRs' (the equivalent is masqueradeCIDRs)",
+    ),
+    "anything": ({"a": {"rules": 1}, "b": "see nonMasqueradeCIDRs: x", "c": 1, "d": 1}, NEAR % "'a', 'b' and 2 more"),
+    "a comment": ({"_comment": "nothing yet"}, NEAR % "'_comment'"),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_a_file_of_which_no_key_is_known_is_refused_for_what_it_is(case: str, tmp_path: Path) -> None:
+    given, problem = FOREIGN[case]
+    text = given if isinstance(given, str) else json.dumps(given)
+    with pytest.raises(ConfigError, match="^cfg: %s$" % re.escape(problem)):
+        config_file.parse(text, "cfg")
+    folder = drop_in(tmp_path, config="nonMasqueradeCIDRs: [10.0.0.0/8]\n", a_yaml=text)
+    with pytest.raises(ConfigError, match="config.d/a.yaml: "):
+        load_directory(str(folder))
+
+
+def test_what_is_huge_is_not_searched_for_a_policy_for_long() -> None:
+    nested: t.Any = 1
+    for _level in range(300):
+        nested = {"x" * 10_000: nested}
+    for data in ({"k" * 1_000_000: dict.fromkeys(map(str, range(2000)), 1)}, {"k": nested}, {"k": [[]] * 500_000}):
+        with pytest.raises(ConfigError, match="no key of it is known") as refused:
+            config_file.parse(json.dumps(data), "cfg")
+        assert len(str(refused.value)) < 400
 
 
 def test_json_needs_no_yaml_and_yaml_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,8 +119,8 @@ MERGES: t.Dict[str, t.Tuple[t.Dict[str, str], t.Dict[str, t.Any], t.List[str]]] 
         [],
     ),
     "unknown keys are remarked on with their file": (
-        {"config": "{}", "a.json": '{"masqLinkLocl": true}'},
-        {},
+        {"config": "{}", "a.json": '{"masqLinkLocl": true, "cidrLimit": 3}'},
+        {"cidr_limit": 3},
         ["config.d/a.json: the key 'masqLinkLocl' is not known"],
     ),
     "empty files say nothing": ({"config": "", "a.json": "# nothing\n"}, {}, []),

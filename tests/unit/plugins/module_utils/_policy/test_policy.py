@@ -15,8 +15,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
     Config,
     build,
     file_key,
+    file_key_hint,
     find_file_key,
-    nearest_file_key,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
 
@@ -209,7 +209,7 @@ def test_every_key_is_found_in_any_case() -> None:
 def test_letters_beyond_ascii_are_not_folded(name: str) -> None:
     """ip-masq-agent takes these for masqLinkLocal, as Go folds Unicode."""
     assert find_file_key(name) is None
-    assert nearest_file_key(name) == "masqLinkLocal"
+    assert file_key_hint(name) == "the nearest known key is masqLinkLocal"
 
 
 @pytest.mark.parametrize(
@@ -217,11 +217,42 @@ def test_letters_beyond_ascii_are_not_folded(name: str) -> None:
     [
         ("nonMasqueradeCIDR", "nonMasqueradeCIDRs"),
         ("nonMasqCIDRs", "nonMasqueradeCIDRs"),
+        ("nonmasqueradecidr", "nonMasqueradeCIDRs"),
         ("non_masquerade_cidrs", "nonMasqueradeCIDRs"),
+        ("ip_masq_agent_backend", "backend"),
+        ("--nomasq-all-reserved-ranges", "nomasqAllReservedRanges"),
+        ("masqueradeCIDR", "masqueradeCIDRs"),
         ("resync", "resyncInterval"),
         ("masqLinkLocalIpv", "masqLinkLocalIPv6"),
         ("limit", "cidrLimit"),
     ],
 )
 def test_the_nearest_known_key_is_the_one_meant(typo: str, meant: str) -> None:
-    assert nearest_file_key(typo) == meant
+    assert file_key_hint(typo) == "the nearest known key is " + meant
+
+
+@pytest.mark.parametrize(
+    "name",
+    "apiVersion data kind metadata config spec items name enabled description cidrs masquerade interfaces x".split(),
+)
+def test_what_is_near_to_no_key_or_to_several_has_no_nearest_one(name: str) -> None:
+    assert file_key_hint(name) == ""
+
+
+@pytest.mark.parametrize(
+    "name, equivalent",
+    [
+        ("NonMasqueradeSrcCIDRs", 'rules, with an entry {"action": "exempt", "sources": [...]}'),
+        ("except", "masqueradeCIDRs"),
+        ("forceMasqueradeCIDRs", "masqueradeCIDRs"),
+        ("masqueradeExceptionCIDRs", "masqueradeCIDRs"),
+        ("snatTarget", 'snat, with an entry {"address": ...}'),
+        ("outputAddress", 'snat, with an entry {"address": ...}'),
+        ("outputInterface", 'snat, with an entry {"address": ..., "outInterface": ...}'),
+        ("excludeSnatCIDRs", "nonMasqueradeCIDRs"),
+        ("ipv4NativeRoutingCIDR", "nonMasqueradeCIDRs"),
+        ("egressMasqueradeInterfaces", "outInterfaces"),
+    ],
+)
+def test_a_key_of_a_relative_has_its_equivalent(name: str, equivalent: str) -> None:
+    assert file_key_hint(name) == "the equivalent is " + equivalent
