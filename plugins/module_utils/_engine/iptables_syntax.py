@@ -213,7 +213,8 @@ def _with_kind(rule: OwnRule, comment: str, target: str, family: Family) -> t.Op
         possible = rule.state == "" or (rule.state == UNSEEN and kind == LEAK)
         return rule._replace(kind=kind, verdict=target) if possible else None
     if rule.state:
-        return rule if rule.state == REDIRECTED and target == "RETURN" else None
+        known = rule.state == REDIRECTED or comment == comments.SKIPPED
+        return rule if known and target == "RETURN" else None
     if target not in ("RETURN", "ACCEPT"):
         return None
     # An exemption of all destinations is the same to packets.

@@ -186,7 +186,8 @@ class Ruleset(t.NamedTuple):
         rules: t.List[AnyRule] = [*guards]
         if self.leaks != IGNORE:
             family = BY_VERSION[self.hidden[0].version]
-            rules += [OwnRule(SKIP, network) for network in (*self.hidden, MULTICAST[family])]
+            state = UNSEEN if self.missing else ""
+            rules += [OwnRule(SKIP, network, state=state) for network in (*self.hidden, MULTICAST[family])]
         elif not self.missing:
             return ()
         for decision in self.expanded if self.missing else self.leading + self.decisions:
@@ -512,7 +513,7 @@ def leak_fields(rules: t.Sequence[t.Optional[AnyRule]], nat: t.Sequence[t.Option
     """
     own = [rule for rule in rules if isinstance(rule, OwnRule)]
     verdicts = {rule.verdict for rule in own if rule.kind == LEAK}
-    skipped = [rule.network for rule in own if rule == OwnRule(SKIP, rule.network)]
+    skipped = [rule.network for rule in own if rule._replace(state="") == OwnRule(SKIP, rule.network)]
     end = next((place for place, network in enumerate(skipped) if network in MULTICAST.values()), 0)
     first: t.Dict[OwnRule, str] = {}
     for rule in own:

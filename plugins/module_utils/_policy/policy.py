@@ -397,12 +397,17 @@ def _about_leaks(config: Config) -> t.Iterator[str]:
     if not config.source_cidrs:
         yield needs + ": set {source_cidrs} to them, or {leaks} to ignore"
     for version, family in BY_VERSION.items():
-        ranges = intervals.of_networks(one for one in config.source_cidrs if one.version == version)
-        if ranges == ((0, family.highest),):
+        if has_every_address(config.source_cidrs, family):
             text = (
                 ", and {source_cidrs} has every IPv%d address: set it to the networks of the pods, or {leaks} to ignore"
             )
             yield needs + text % version
+
+
+def has_every_address(networks: t.Iterable[Network], family: Family) -> bool:
+    """Return whether networks have every address of a family."""
+    ranges = intervals.of_networks(one for one in networks if one.version == family.version)
+    return ranges == ((0, family.highest),)
 
 
 def _about_missing(config: Config) -> t.Iterator[str]:
@@ -412,7 +417,7 @@ def _about_missing(config: Config) -> t.Iterator[str]:
     snat = [("snat", "source_cidrs", number, entry.source_cidrs) for number, entry in enumerate(config.snat, 1)]
     rules = [("rules", "sources", number, rule.sources) for number, rule in enumerate(config.rules, 1) if rule.address]
     for option, key, number, sources in snat + rules:
-        if not sources or any(network.prefixlen == 0 for network in sources):
+        if not sources or any(has_every_address(sources, family) for family in FAMILIES):
             yield (
                 "{%s}: entry %d: {snat_missing} is drop, and the entry is about all sources, so the node itself would "
                 "be cut off while the address is missing: give it %s, or set {snat_missing} to keep"

@@ -10,7 +10,7 @@ import typing as t
 from ..._engine.range_words import in_words, listed
 from ..._engine.ruleset import exempt_spans, from_config, matches_interface
 from ..._errors import ConfigError, NodeError
-from ..._policy.policy import Config
+from ..._policy.policy import Config, has_every_address
 from ..._policy.values import EXEMPT
 from ..._system import fixed_source_ports, intervals
 from ..._system.families import FAMILIES, IPV6, Family, of_address
@@ -39,8 +39,7 @@ def require_pods(config: Config, label: t.Callable[[str], str] = str) -> None:
     :param label: turns an option name into what the operator wrote.
     :raises ConfigError: it is not known, with the networks of pods by the routes of this node.
     """
-    known = {family: intervals.of_networks(_of(config.source_cidrs, family)) for family in FAMILIES}
-    everything = [family for family, spans in known.items() if spans == ((0, family.highest),)]
+    everything = [family for family in FAMILIES if has_every_address(config.source_cidrs, family)]
     if config.exemption == "return" or (config.source_cidrs and not everything):
         return
     what = "has every IPv%d address" % everything[0].version if everything else "is not set"

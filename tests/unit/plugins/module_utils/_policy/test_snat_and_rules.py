@@ -145,6 +145,14 @@ def test_refused_of_rules(entry: t.Any, message: str) -> None:
             "off while the address is missing: give it sources, or set snatMissing to keep",
         ),
         (
+            {
+                "snat_missing": "drop",
+                "snat": [{"address": "192.0.2.7", "source_cidrs": ["0.0.0.0/1", "128.0.0.0/2", "192.0.0.0/2"]}],
+            },
+            "snat: entry 1: snatMissing is drop, and the entry is about all sources, so the node itself would be cut "
+            "off while the address is missing: give it source_cidrs, or set snatMissing to keep",
+        ),
+        (
             {"source_cidrs": ["127.0.0.0/16"]},
             "sourceCIDRs: 127.0.0.0/16 lies in 127.0.0.0/8, and no connection from there",
         ),
