@@ -488,3 +488,17 @@ def test_the_module_that_installs_the_agent_counts_them_too(topology: Topology, 
     )
     assert planned["rules"]["effects"] == done["rules"]["effects"] != []
     world.close()
+
+
+def test_another_backend_is_another_place(topology: Topology) -> None:
+    """What a rule in front of the jump decided about is among the effects, if nothing is in front any more."""
+    a, node = ADDRESSES["ipv4"], topology.node
+    policy = {"non_masquerade_cidrs": EXEMPT_RANGES[:3], "source_cidrs": PODS[:1]}
+    apply(node, backend="iptables_nft", jump_position="last", **policy)
+    node.run("iptables", "-t", "nat", "-I", "POSTROUTING", "1", "-d", "10.99.0.0/16", "-j", "MASQUERADE")
+    assert topology.ask(a.exempt[0]) == {a.exempt[0]: a.node}
+    done = apply(node, backend="nftables", exemption="enforce", **policy)
+    assert topology.ask(a.exempt[0]) == {a.exempt[0]: a.pod}
+    shown = {(one["before"], one["after"]): one["destinations"] for one in done["effects"]}
+    assert shown["node", "pod"] == ["10.99.0.0/16"], done["effects"]
+    assert done["effects_summary"][-1].startswith("the rules get another place among those of other programs")

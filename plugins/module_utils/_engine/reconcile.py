@@ -285,7 +285,10 @@ class _Run:
         established = [change for change in changes if change.backend == self._chosen.name and family in self._families]
         after = [_as_met(change.plan.view.ruleset, change.backend) for change in established[:1]]
         front = [ruleset for each in former for ruleset in each.front]
-        comparison = Comparison(family, [*front, *before], [*front, *after])
+        # In another backend other rules are in front.
+        left = any(change.plan.former.rulesets and change not in established for change in changes)
+        later = [ruleset for change in established[:1] for ruleset in change.plan.former.front] if after else front
+        comparison = Comparison(family, [*front, *before], [*later, *after])
         effects = Effects(comparison) if asked else None
         counts: t.Sequence[t.Optional[int]] = ()
         notes: t.Tuple[str, ...] = ()
@@ -306,7 +309,7 @@ class _Run:
                 self._flushed.append(done)
         if effects is not None:
             found = (*effects.counted(counts), *unseen(family, before, after))
-            moved = any(each.moved for each in former)
+            moved = any(each.moved for each in former) or (left and bool(after))
             self._compared.append(Compared(family, found, moved, () if flush else notes))
 
     def result(self, lock_problem: str) -> Result:
