@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -34,8 +35,11 @@ DEB, RPM = "ip-masq-agent_%s_all.deb" % PACKAGE, "ip-masq-agent-%s-1.noarch.rpm"
 COLLECTION = "kubenode-ip_masq-%s.tar.gz" % VERSION
 #: Licence texts, which a package has to have.
 LICENSES = {"/usr/share/doc/ip-masq-agent/copyright", "/usr/share/licenses/ip-masq-agent/LICENSE"}
-#: What else only packages have: the units that they enable.
+#: What else only packages have: the units that they enable, the manual page, and the completion.
 UNITS_LIST = "/usr/share/ip-masq-agent/units"
+MANUAL = "/usr/share/man/man8/ip-masq-agent.8.gz"
+COMPLETION = "/usr/share/bash-completion/completions/ip-masq-agent"
+OF_COMMAND_LINE = {MANUAL, COMPLETION}
 
 #: By path: mode with the type, and content; of a link the target.
 Tree = t.Dict[str, t.Tuple[int, bytes]]
@@ -127,8 +131,10 @@ def test_tarball_has_what_the_module_installs_and_enables(built: Path, tmp_path:
 def test_deb_has_what_the_module_installs(built: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "--extract", built / DEB, tmp_path], check=True)
     found = tree(tmp_path)
-    assert {path: about for path, about in found.items() if path not in LICENSES} == expected_in_package()
-    assert LICENSES & set(found)
+    assert {path: about for path, about in found.items() if path not in LICENSES | OF_COMMAND_LINE} == (
+        expected_in_package()
+    )
+    assert LICENSES & set(found) and set(found) >= OF_COMMAND_LINE
     listed = subprocess.check_output(["dpkg-deb", "--contents", built / DEB], text=True)
     assert {line.split()[1] for line in listed.splitlines()} == {"root/root"}
     # dpkg removes empty directories of a package, also those that an administrator made.
@@ -139,6 +145,29 @@ def test_deb_has_what_the_module_installs(built: Path, tmp_path: Path) -> None:
         "Architecture: all",
         "Depends: python3 (>= 3.8), iptables | nftables, systemd",
     ]
+
+
+def test_the_manual_page_and_the_completion_have_what_help_lists(built: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--extract", built / DEB, tmp_path], check=True)
+    page = gzip.decompress((tmp_path / MANUAL[1:]).read_bytes()).decode().replace("\\-", "-")
+    program = tmp_path / "usr/sbin/ip-masq-agent"
+    assert program.exists()
+    sections = re.findall(r"(?m)^\.SS (\S+)", page)
+    assert sections == ["sync", "status", "explain", "verify", "who", "ports", "remove"]
+    for text in ("--lock-timeout", "--proposed", "--if-changed", ".SH EXIT STATUS", " 78  the configuration is broken"):
+        assert text in page
+
+    def completed(*words: str) -> t.List[str]:
+        line = " ".join("'%s'" % word for word in ("ip-masq-agent", *words))
+        script = 'source %s; COMP_WORDS=(%s); COMP_CWORD=%d; _ip_masq_agent; echo "${COMPREPLY[@]}"'
+        command = script % (tmp_path / COMPLETION[1:], line, len(words))
+        return subprocess.check_output(["bash", "-euc", command], text=True).split()
+
+    assert completed("") == [*sections, "--help", "--version", "--lock-timeout"]
+    assert completed("s") == ["sync", "status"]
+    assert completed("--lock-timeout", "5", "who", "--p") == ["--protocol"]
+    assert completed("explain", "192.0.2.1", "--protocol", "") == ["tcp", "udp", "sctp", "icmp"]
+    assert completed("explain", "--proposed", "") == completed("resync", "--x") == []
 
 
 def test_scripts_of_the_packages_are_sound(built: Path, tmp_path: Path) -> None:
@@ -168,8 +197,9 @@ def test_rpm_has_what_the_module_installs(built: Path, tmp_path: Path) -> None:
         for path, (mode, content) in {**expected_in_package(), os.path.dirname(UNITS_LIST): FOLDER}.items()
     }
     license_files = {path for path in found if path.startswith("/usr/share/licenses/ip-masq-agent")}
-    assert {path: about for path, about in found.items() if path not in license_files} == wanted
-    assert LICENSES & license_files
+    others = license_files | OF_COMMAND_LINE
+    assert {path: about for path, about in found.items() if path not in others} == wanted
+    assert LICENSES & license_files and set(found) >= OF_COMMAND_LINE
 
 
 def test_a_second_build_has_the_same_bytes(built: Path, tmp_path: Path) -> None:
@@ -223,7 +253,10 @@ def test_sbom_names_every_file_and_nothing_from_elsewhere(built: Path) -> None:
     digests = {part["name"]: part["hashes"][0]["content"] for part in document["components"]}
     files = {**expected(), **expected_in_package()}
     files = {path: content for path, (mode, content) in files.items() if stat.S_ISREG(mode)}
-    assert digests == {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+    assert digests.keys() == files.keys() | OF_COMMAND_LINE
+    assert {path: digests[path] for path in files} == {
+        path: hashlib.sha256(content).hexdigest() for path, content in files.items()
+    }
 
 
 def test_paths_can_be_chosen(tmp_path: Path) -> None:

@@ -41,6 +41,13 @@ Checked = t.TypeVar("Checked")
 _Command = t.Callable[[argparse.Namespace, Node, Paths], int]
 
 _EPILOG = """\
+examples:
+  ip-masq-agent status
+  ip-masq-agent explain 203.0.113.10 --source 10.244.1.2
+  ip-masq-agent verify
+  ip-masq-agent sync --dry-run
+  ip-masq-agent who 192.0.2.11:4711 --to 203.0.113.10:443
+
 exit status:
   0  success; in sync
   1  the rules could not be read or synced, or there is no such connection
@@ -63,7 +70,7 @@ def main(argv: t.Sequence[str], paths: Paths, do_task: t.Callable[[str], str]) -
     :param do_task: does a task of Ansible's, which may be about more than the agent; takes and returns JSON.
     :returns: the exit status, see ``--help``.
     """
-    arguments = _parser(paths, do_task).parse_args(argv)
+    arguments = parser(paths, do_task).parse_args(argv)
     if os.geteuid() != 0:
         console.log(console.ERROR, "%s requires root; use sudo" % arguments.name)
         return FAILED
@@ -83,16 +90,20 @@ def main(argv: t.Sequence[str], paths: Paths, do_task: t.Callable[[str], str]) -
         return 130
 
 
-def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentParser:
+    """Return the parser, of which the manual page and the completion are made too.
+
+    Commands without a summary are for units and Ansible: ``--help`` does not list them.
+    """
+    made = argparse.ArgumentParser(
         prog="ip-masq-agent",
         description="Keeps the IP masquerading rules of this node in sync with the configuration: traffic to exempt\n"
         "ranges is not masqueraded by the agent's chain, other traffic to remote addresses is.",
         epilog=_EPILOG.format(config=paths.config, drop_ins=paths.drop_ins),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version="ip-masq-agent %s" % VERSION)
-    parser.add_argument(
+    made.add_argument("--version", action="version", version="ip-masq-agent %s" % VERSION)
+    made.add_argument(
         "--lock-timeout",
         type=int,
         default=5,
@@ -100,11 +111,12 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
         metavar="SECONDS",
         help="how long to wait for the xtables lock, and for another run of this agent (default: 5)",
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="name")
+    commands = made.add_subparsers(title="commands", metavar="COMMAND", dest="name")
     commands.required = True
 
-    def add(name: str, run: _Command, summary: str, description: t.Optional[str] = None) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=summary, description=description)
+    def add(name: str, run: _Command, summary: str = "", description: str = "") -> argparse.ArgumentParser:
+        listed: t.Dict[str, t.Any] = {"help": summary} if summary else {}
+        command = commands.add_parser(name, description=description or None, **listed)
         command.set_defaults(command=run, refuse=command.error)
         return command
 
@@ -126,7 +138,7 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     )
     command.add_argument("destination", metavar="DEST", help="an IP address")
     command.add_argument("--source", metavar="SRC", help="IP address of a pod or of the node (default: a pod's)")
-    command.add_argument("--protocol", default="tcp", choices=RULE_PROTOCOLS, help="(default: tcp)")
+    command.add_argument("--protocol", default="tcp", choices=RULE_PROTOCOLS, help="of the packet (default: tcp)")
     command.add_argument("--port", type=int, default=DEFAULT_PORT, help="destination port (default: %(default)s)")
     command.add_argument(
         "--proposed", metavar="FILE", help="also show what this file, in place of the configuration, would change"
@@ -162,7 +174,7 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     command = add("who", _who, "show the pod behind a connection that another host reports")
     command.add_argument("seen", metavar="ADDRESS:PORT", help="the source that the other host saw, IPv6 in []")
     command.add_argument("--to", metavar="ADDRESS:PORT", help="the other host; without it all connections are read")
-    command.add_argument("--protocol", default="tcp", choices=PORT_PROTOCOLS, help="(default: tcp)")
+    command.add_argument("--protocol", default="tcp", choices=PORT_PROTOCOLS, help="of the connection (default: tcp)")
     command.add_argument(
         "--at",
         metavar="TIME",
@@ -183,14 +195,14 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
         action="store_true",
         help="keep the configuration, the units (stopped and disabled) and this program; packages use it",
     )
-    add("resync", _resync, "sync, where there is or was a policy (used by a unit of the agent)")
-    add("recover", _recover, "sync if the last resync was ended (used by a unit of the agent)")
-    command = add("keep-log", _keep_log, "rotate the log of connections (used by units of the agent)")
+    add("resync", _resync, description="Sync, where there is or was a policy. A unit of the agent uses it.")
+    add("recover", _recover, description="Sync if the last resync was ended. A unit of the agent uses it.")
+    command = add("keep-log", _keep_log, description="Rotate the log of connections. Units of the agent use it.")
     command.add_argument("--megabytes", type=int, required=True, help="what the log may take")
     command.add_argument("--starting", action="store_true", help="the log is about to be written again")
     run_task = functools.partial(_task, do_task)
-    add("task", run_task, "do a task that is read as JSON (used by Ansible, see ip_masq_agent)")
-    return parser
+    add("task", run_task, description="Do a task that is read as JSON. Ansible uses it.")
+    return made
 
 
 def _sync(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
