@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache"
 VENV = ROOT / ".venv"
+INSTALLED = CACHE / "collections/ansible_collections/kubenode/ip_masq"
 #: Seconds in which an interrupted program may clean up behind itself.
 GRACE = 60.0
 

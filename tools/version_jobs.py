@@ -13,6 +13,7 @@ import typing as t
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import sanity_of_core
 import version_table
 from pythons import (
     CONTROLLERS,
@@ -70,6 +71,9 @@ def jobs(wanted: Wanted) -> t.List[Job]:
             ):
                 title = "unit tests with ansible-core %s, Python %s" % (series, dotted(version))
                 made.append(Job("units", title, functools.partial(_units, series, version)))
+    if "sanity" in wanted.parts:
+        for series in wanted.cores:
+            made.append(Job("sanity", "sanity with ansible-core %s" % series, functools.partial(_sanity, series)))
     for part, key, title, test in (
         ("nodes", "unit", "unit tests of the node side", _node),
         ("kernel", "kernel", "kernel tests", _kernel),
@@ -155,6 +159,12 @@ async def _units(series: str, version: Version, job: Job) -> None:
     results = _results(version)
     _add_core(results, series, core)["units"][dotted(version)] = counts
     version_table.save(results)
+
+
+async def _sanity(series: str, job: Job) -> None:
+    core = await _core(job, series)
+    if core is not None:
+        await sanity_of_core.test(core.folder, job)
 
 
 async def _rounds(series: str, nodes: t.Sequence[Version], job: Job) -> None:
