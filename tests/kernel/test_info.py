@@ -273,3 +273,16 @@ def test_name_of_the_pod_that_an_effect_concerns(topology: Topology) -> None:
     (effect,) = changed["effects"]
     assert effect["pods"] == {_V4.pod + "/32": "default/web-0"}
     assert " from %s/32 (default/web-0): node -> pod" % _V4.pod in changed["effects_summary"][0]
+
+
+def test_a_broadcast_of_the_node_leaves(topology: Topology) -> None:
+    """A server of DHCP sends them; a pod's reach the node alone."""
+    node = topology.node
+    apply(node, backend="iptables_nft", **_POLICY)
+    for destination, seen in (("255.255.255.255", "node"), ("198.51.100.255", "node"), ("10.244.1.255", "own")):
+        asked = {"destinations": [destination], "protocol": "udp", "port": 68, **_POLICY}
+        (sent,) = _info(node, source=_V4.node, **asked)["explanations"]
+        assert (sent["outcome"], sent["seen"], sent["seen_address"]) == ("sent", seen, _V4.node)
+        assert sent["agrees"] and sent["decided_by"]["chain"] == "IP-MASQ-AGENT"
+        (heard,) = _info(node, source=_V4.pod, **asked)["explanations"]
+        assert heard["outcome"] == "delivered"

@@ -73,6 +73,7 @@ class Asker:
         self._names = {link.name: index for index, link in cables.items()}
         self._own = routing.read()
         self._addresses = routing.local_addresses(self._own)
+        self._broadcasts = {"255.255.255.255", *routing.broadcasts(self._own)}
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
         """Return the answers, in order. No packet of an earlier call has used up what a translation may give.
@@ -174,7 +175,10 @@ class Asker:
 
     def _find(self, question: Question, number: int, arrivals: t.Sequence[Arrival]) -> t.Optional[Answer]:
         error = question.stray and question.protocol.startswith("icmp")  # which is never answered with another one
-        for seen in self._sockets.received():
+        own = question.source is None or question.source in self._addresses
+        # The node hears its own broadcasts, which leave all the same.
+        heard = self._sockets.received() if not (own and question.destination in self._broadcasts) else ()
+        for seen in heard:
             if seen.number == number and seen.error == error:
                 return _answer(question, DELIVERED, seen, None)
         for link, seen in arrivals:

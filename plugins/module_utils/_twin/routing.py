@@ -143,6 +143,12 @@ def local_addresses(routing: Routing) -> t.FrozenSet[str]:
     return frozenset(str(one.address) for one in addresses(routing))
 
 
+def broadcasts(routing: Routing) -> t.FrozenSet[str]:
+    """Return the addresses of all hosts beside the node, on each of its links (RFC 919)."""
+    networks = (one.network for one in addresses(routing) if one.network.version == 4)
+    return frozenset(str(one.broadcast_address) for one in networks if one.prefixlen < 31)
+
+
 def preferred_sources(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int, str]]:
     """Return the destination, the link and the preferred source of each route that has one, once for each path."""
     for route in routes(routing):

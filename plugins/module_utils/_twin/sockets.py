@@ -45,6 +45,8 @@ class Sockets:
             with contextlib.suppress(OSError):  # a kernel without IPv6, or no protocol
                 made = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
                 made.setblocking(False)
+                # Servers of DHCP and others ask for that too (ip(7)).
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
                 if family == socket.AF_INET6:
                     made.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
                 self._sockets[family, protocol] = made
