@@ -64,7 +64,7 @@ report:
     - What C(ip-masq-agent status --json) prints.
     - C(in_sync), C(differs) (pending changes), C(not_checked) (unreadable), C(errors), C(notes), C(failing).
     - C(config) (C(sources), C(problem)), C(config_errors), C(backend), C(families) (C(rules), C(jump), C(counters)),
-      C(policy_hash), C(version).
+      C(policy_hash), C(version), C(previous_config) (the policy before, as a config file has it; null if unknown).
     - C(last_sync) (seconds since the epoch), C(last_change), C(last_error) (C(time), C(lines)), C(last_applied)
       (C(by), C(time), C(edited) since), C(last_verification) (C(time), C(verified), C(questions), C(conflicts),
       C(summary)).

@@ -95,7 +95,9 @@ def test_the_last_valid_policy_stays_until_the_address_is_there(
     address(topology.node, "add", "ipv6")
     assert node.sync().returncode == IN_SYNC
     assert seen(topology) == ["fixed", "fixed"]
-    assert node.status()["config"]["problem"] is None
+    status = node.status()
+    assert status["config"]["problem"] is None
+    assert status["previous_config"] == {"backend": variant.backend, "enableIPv6": True}
 
 
 def connects(client: Namespace, destination: str, patience: float = 20.0) -> str:

@@ -46,9 +46,13 @@ class Event(t.NamedTuple):
 
 
 class Memory(t.NamedTuple):
-    """See the module. ``values`` is the last valid policy, by option name; None before the first."""
+    """See the module. ``values`` is the last valid policy, by option name; None before the first.
+
+    ``previous`` is the valid policy before that one.
+    """
 
     values: t.Optional[t.Dict[str, t.Any]] = None
+    previous: t.Optional[t.Dict[str, t.Any]] = None
     sources: t.Tuple[str, ...] = ()
     last_change: t.Optional[Event] = None
     last_error: t.Optional[Event] = None
@@ -150,6 +154,7 @@ def _held(data: t.Iterable[t.Any]) -> t.Tuple[HeldLock, ...]:
 #: Of the fields that are neither lines nor of the type of their default.
 _PARSERS: t.Dict[str, t.Callable[[t.Any], t.Any]] = {
     "values": _values,
+    "previous": _values,
     "last_change": _event,
     "last_error": _event,
     "backend": _of(str, type(None)),

@@ -62,6 +62,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "config": _policy_data(paths, policy, config),
         "port_ranges": list(map(str, or_any_ports(config)[0].to_ports)),
         "policy_hash": config.digest,
+        "previous_config": _as_file(remembered.previous),
         "backend": {"name": result.backend, "version": result.version},
         "families": result.found_data(),
         "units": _unit_data(node),
@@ -93,6 +94,11 @@ def _policy_data(paths: Paths, policy: EffectivePolicy, config: Config) -> t.Dic
         **{name: list(map(as_written, value)) if isinstance(value, tuple) else value for name, value in values.items()},
         "resync_interval_seconds": interval / 1e9,
     }
+
+
+def _as_file(values: t.Optional[t.Dict[str, t.Any]]) -> t.Optional[t.Dict[str, t.Any]]:
+    """Return a policy as its config file has it."""
+    return values and {option.key: values[option.name] for option in POLICY_OPTIONS if option.name in values}
 
 
 def _without_files(paths: Paths) -> str:

@@ -264,7 +264,7 @@ class _Resync:
                 after = after._replace(notes=_same_or_new(before.notes, policy.notes + result.notes))
         same_policy = after.values == before.values
         if not same_policy:
-            after = after._replace(repairs=())
+            after = after._replace(repairs=(), previous=before.values)
         changes = tuple(describe(result)) if result else ()
         if result and changes:
             kept = changes[:KEPT_ACTIONS]

@@ -44,6 +44,7 @@ events = st.none() | st.builds(Event, st.floats(0, 4e9), lines)
 remembered = st.builds(
     Memory,
     values=st.none() | st.just(GOOD),
+    previous=st.none() | st.just(GOOD),
     sources=lines,
     last_change=events,
     last_error=events,

@@ -181,7 +181,11 @@ def test_first_install_and_a_new_policy_are_changes_and_no_drift(world: World) -
     state = world.remembered()
     assert state.last_change is not None and state.last_change.lines == ("ipv4, iptables_nft: rule added: -A Y",)
     assert state.drift_repaired == 0
-    assert state.values == {"masq_link_local": True}
+    assert (state.values, state.previous) == ({"masq_link_local": True}, {})
+    world.config.write_text('{"masqLinkLocal": false}')
+    world.sync()
+    world.sync()
+    assert world.remembered().previous == {"masq_link_local": True}
 
 
 def test_long_changes_are_remembered_in_part(world: World) -> None:
