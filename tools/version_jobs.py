@@ -162,8 +162,7 @@ async def _units(series: str, version: Version, job: Job) -> None:
 
 
 async def _sanity(series: str, job: Job) -> None:
-    # For the newest Python ansible-test takes parts of pylint from their repositories.
-    core = await _core(job, series, min(controllers(series), default=None))
+    core = await _core(job, series)
     if core is not None:
         await sanity_of_core.test(core.folder, job)
 
