@@ -359,13 +359,13 @@ class TestProposals:
         node.configure()
         node.sync()
         proposed = tmp_path / "proposed"
-        proposed.write_text('{"masqueradeCIDR": ["10.5.0.0/16"]}')
+        proposed.write_text('{"masqLinkLocal": false, "masqueradeCIDR": ["10.5.0.0/16"]}')
         done = node.command("explain", "10.5.1.2", "--proposed", str(proposed))
         (told,) = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
         assert "masqueradeCIDR" in told and str(proposed) in told
         data = json.loads(node.command("explain", "10.5.1.2", "--proposed", str(proposed), "--json").stdout)
         assert data["proposed"]["notes"] == [told[len("note: ") :]]
-        node.configure(masqueradeCIDR=["10.5.0.0/16"])
+        node.configure(masqLinkLocal=False, masqueradeCIDR=["10.5.0.0/16"])
         first, told = node.command("sync", "--dry-run").stdout.splitlines()
         assert first.startswith("nothing to do") and told.startswith("note: ") and "masqueradeCIDR" in told
         assert json.loads(node.command("sync", "--dry-run", "--json").stdout)["notes"] == [told[len("note: ") :]]
