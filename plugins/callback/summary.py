@@ -13,9 +13,10 @@ version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
-  - Prints messages of C(ansible.builtin.debug), warnings and failures (equal ones of several hosts once), and one line
-    with the counts of all hosts. Which interpreter Ansible has discovered is left out. A host that is unreachable is
-    not counted as failed. With the playbook C(kubenode.ip_masq.status) this is the summary alone.
+  - Prints messages of C(ansible.builtin.debug), with C(--diff) what differs, warnings and failures (equal ones of
+    several hosts once), and one line with the counts of all hosts. Which interpreter Ansible has discovered is left
+    out. A host that is unreachable counts as failed only if its failure is printed. With the playbook
+    C(kubenode.ip_masq.status) this is the summary alone.
 requirements:
   - set as stdout callback in the configuration of Ansible, or with C(ANSIBLE_STDOUT_CALLBACK)
 """
@@ -28,6 +29,7 @@ EXAMPLES = r"""
 import re
 import typing as t
 
+from ansible import context
 from ansible.plugins.callback import CallbackBase
 
 from ..plugin_utils._fleet import module_failure
@@ -36,6 +38,7 @@ from ..plugin_utils._names import some_of
 #: Before the warnings of these modules is the name of the node: Ansible prints warnings without a host.
 _NAMING = ("ip_masq_agent", "kubenode.ip_masq.ip_masq_agent")
 _NODE = re.compile(r"^[^\s:/]+: ")
+_SHOWING = ("debug", "ansible.builtin.debug")
 _DISCOVERED = "using the discovered Python interpreter"
 
 
@@ -50,38 +53,76 @@ class CallbackModule(CallbackBase):
         super().__init__()
         #: message -> hosts that it is about
         self._failures: t.Dict[str, t.List[str]] = {}
+        self._ignored: t.Dict[str, t.List[str]] = {}
+        self._unreached: t.Dict[str, t.List[str]] = {}
         #: warning -> hosts that it is about
         self._warnings: t.Dict[str, t.List[str]] = {}
+        #: difference -> hosts that have it, of the task that is carried out
+        self._diffs: t.Dict[str, t.List[str]] = {}
+        #: hosts of the plays
+        self._hosts: t.Set[str] = set()
+        #: hosts whose failure is printed
+        self._failed: t.Set[str] = set()
         #: hosts without which a task went on, which Ansible counts nowhere
         self._unreachable: t.Set[str] = set()
+        self._does = "would change" if context.CLIARGS.get("check") else "changed"
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
         """Print what a debug task shows, and the host."""
         self._keep_warnings(result)
-        if result._task.action in ("debug", "ansible.builtin.debug"):
-            message = result._result.get("msg", "")
-            host = "" if result._task.run_once else " (%s)" % result._host.get_name()
-            for line in message if isinstance(message, list) else [message]:
-                self._display.display("%s%s" % (line, host))
+        if result._task.action in _SHOWING:
+            self._show(result, "" if result._task.run_once else " (%s)" % result._host.get_name())
 
     def v2_runner_on_failed(self, result: t.Any, ignore_errors: bool = False) -> None:
-        """Keep it for the end, unless the summary of the playbook has it."""
+        """Keep it for the end, unless the summary of the playbook has it, or it is what a debug task shows of all."""
         self._keep_warnings(result)
-        if not ignore_errors and "ip_masq_agent__in_summary" not in result._task.vars:
-            self._keep("failed", result)
+        if ignore_errors:
+            self._keep(self._ignored, result)
+        elif "ip_masq_agent__in_summary" not in result._task.vars:
+            self._failed.add(result._host.get_name())
+            if result._task.action in _SHOWING and result._task.run_once and result._result.get("msg"):
+                self._show(result, color="red")
+            else:
+                self._keep(self._failures, result)
 
     def v2_runner_on_unreachable(self, result: t.Any) -> None:
         """Keep it for the end, unless the task goes on without the host."""
         if result._task.ignore_unreachable:
             self._unreachable.add(result._host.get_name())
         else:
-            self._keep("unreachable", result)
+            self._keep(self._unreached, result)
 
-    def _keep(self, what: str, result: t.Any) -> None:
+    def v2_on_file_diff(self, result: t.Any) -> None:
+        """Keep it until the task has ended on all hosts."""
+        for one in result._result.get("results", [result._result]):
+            diff = self._get_diff(one["diff"]) if one.get("changed") and one.get("diff") else ""
+            if diff:
+                self._diffs.setdefault(diff, []).append(result._host.get_name())
+
+    def v2_playbook_on_task_start(self, task: t.Any, is_conditional: bool) -> None:
+        """Print the differences of the task before."""
+        self._print_diffs()
+
+    def v2_playbook_on_play_start(self, play: t.Any) -> None:
+        """Print the differences of the play before, and count the hosts: a task that runs once has a result of one."""
+        self._print_diffs()
+        self._hosts.update(host.get_name() for host in play.get_variable_manager()._inventory.get_hosts(play.hosts))
+
+    def _print_diffs(self) -> None:
+        for diff, hosts in self._diffs.items():
+            self._display.display("%s (%s)\n%s" % (self._does, some_of(list(dict.fromkeys(hosts))), diff.rstrip("\n")))
+        self._diffs.clear()
+
+    def _show(self, result: t.Any, behind: str = "", color: t.Optional[str] = None) -> None:
+        message = result._result.get("msg", "")
+        for line in message if isinstance(message, list) else [message]:
+            self._display.display("%s%s" % (line, behind), color=color)
+
+    @staticmethod
+    def _keep(kept: t.Dict[str, t.List[str]], result: t.Any) -> None:
         said = result._result.get("msg", "")
         text = "; ".join(map(str, said if isinstance(said, list) else [said])).strip()
-        message = "%s: %s" % (what, module_failure({**result._result, "msg": text}))
-        self._failures.setdefault(message, []).append(result._host.get_name())
+        kept.setdefault(module_failure({**result._result, "msg": text}), []).append(result._host.get_name())
 
     def _keep_warnings(self, result: t.Any) -> None:
         for warning in map(str, result._result.get("warnings") or ()):
@@ -91,22 +132,38 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
         """Print the warnings, the failures and the counts."""
-        for warning, hosts in self._warnings.items():
-            once = list(dict.fromkeys(hosts))  # two tasks may warn of the same
-            line = "warning: %s (%s)" % (warning.strip(), some_of(once))
-            self._display.display(line, color="purple")
-        for message, hosts in self._failures.items():
-            self._display.display("%s (%s)" % (message, some_of(hosts)), color="red")
+        self._print_diffs()
         counts = {host: stats.summarize(host) for host in stats.processed}
-        if not counts:
-            self._display.display("no hosts matched")
+        failed = {host for host, one in counts.items() if one["failures"]}
+        self._print_kept("warning", self._warnings, "purple")
+        self._print_kept("failed", self._failures, "red", failed)
+        self._print_kept("rescued", self._failures, "red", set(counts) - failed)
+        # What failed later in the same way is printed as that.
+        for message in self._failures:
+            self._ignored.pop(message, None)
+        self._print_kept("ignored", self._ignored, "red")
+        self._print_kept("unreachable", self._unreached, "red")
         unreachable = self._unreachable | {host for host, one in counts.items() if one["unreachable"]}
+        number = len(self._hosts.union(counts))
         self._display.display(
-            "%d hosts: %d changed, %d failed, %d unreachable"
+            "%d host%s: %d %s, %d failed, %d unreachable"
             % (
-                len(counts),
+                number,
+                "" if number == 1 else "s",
                 sum(1 for one in counts.values() if one["changed"]),
-                sum(1 for host, one in counts.items() if one["failures"] and host not in unreachable),
+                self._does,
+                len(failed & (self._failed | (failed - unreachable))),
                 len(unreachable),
             )
+            if number
+            else "no hosts matched"
         )
+
+    def _print_kept(
+        self, what: str, kept: t.Mapping[str, t.List[str]], color: str, among: t.Optional[t.Set[str]] = None
+    ) -> None:
+        for message, hosts in kept.items():
+            # Two tasks may say the same of a host.
+            once = [host for host in dict.fromkeys(hosts) if among is None or host in among]
+            if once:
+                self._display.display("%s: %s (%s)" % (what, message.strip(), some_of(once)), color=color)

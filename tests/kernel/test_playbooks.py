@@ -235,6 +235,40 @@ def test_more_effects_than_the_limit_have_to_be_confirmed(tmp_path: Path) -> Non
         assert again.rc == 0 and again.said.count("2 nodes: nothing changes for packets") == 2, again.said
 
 
+def test_a_removal_is_previewed_and_has_the_same_limit(tmp_path: Path) -> None:
+    """What it means for packets is what the last lines say, with the collection's own output and without."""
+    short = {"ANSIBLE_STDOUT_CALLBACK": "kubenode.ip_masq.summary"}
+    with Fleet(tmp_path, {"kube_node": ["n1", "n2"]}) as fleet:
+        fleet.group_vars["kube_node"] = {
+            "ip_masq_agent_source_cidrs": ["10.244.0.0/16"],
+            "ip_masq_agent_confirm_effects": "40%",
+        }
+        fleet.play("apply", "-e", NODES, "--limit", "n1", "-e", "ip_masq_agent_confirmed=true")
+        found = exempt(fleet.nodes["n1"])
+        effect = " from 10.244.0.0/16: node -> "
+        plain = fleet.play("remove", "-e", NODES, "-C")
+        first, second = summary(plain)
+        assert plain.rc == 0 and first.startswith("n1: 0.0.0.0/0 except 10.0.0.0/8, ") and effect in first, plain.said
+        assert first.endswith(", 0 open connections") and second == "1 node: nothing changes for packets"
+        preview = fleet.play("remove", "-e", NODES, "-CD", env=short)
+        lines = preview.said.splitlines()
+        assert lines[0] == "would change (n1)" and "-N IP-MASQ-AGENT" in preview.said, preview.said
+        assert lines[-3:-1] == [first, second] and lines[-1] == "2 hosts: 1 would change, 0 failed, 0 unreachable"
+        refused = fleet.play("remove", "-e", NODES, env=short)
+        assert refused.rc == 2 and refused.said.splitlines() == [
+            first,
+            second,
+            "beyond ip_masq_agent_confirm_effects: 1 node of 2 have effects, more than 40%",
+            "nothing was changed; to apply it: -e ip_masq_agent_confirmed=true",
+            "2 hosts: 0 changed, 1 failed, 0 unreachable",
+        ]
+        assert fleet.play("remove", "-e", NODES).recap["n1"]["changed"] == 0
+        assert exempt(fleet.nodes["n1"]) == found
+        done = fleet.play("remove", "-e", NODES, "-e", "ip_masq_agent_confirmed=true", env=short)
+        assert done.rc == 0 and done.said.splitlines()[-1] == "2 hosts: 1 changed, 0 failed, 0 unreachable", done.said
+        assert NFT.rules(fleet.nodes["n1"].ns, "ipv4") is None
+
+
 def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
     names = ["node%02d" % number for number in range(1, 31)]
     off = {"node07", "node19", "node28"}
