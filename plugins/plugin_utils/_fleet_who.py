@@ -12,10 +12,13 @@ from ..module_utils._connection_log.moments import parse_moment
 from ..module_utils._errors import ConfigError
 from ..module_utils._system.endpoints import parse_endpoints
 from ..module_utils._system.families import PORT_PROTOCOLS
-from ._names import number_of_nodes, one_line, some_of
+from ._names import grouped, number_of_nodes, one_line, some_of, thousands
 
 #: The variables of hosts with what they answered: whether they have the address, and who has the connection.
 ADDRESSES, ANSWER = "ip_masq_agent__addresses", "ip_masq_agent__who"
+
+#: So many connections, and reasons of nodes that know none, are shown.
+_CONNECTIONS, _REASONS = 100, 5
 
 Hostvars = t.Mapping[str, t.Mapping[str, t.Any]]
 
@@ -70,20 +73,45 @@ def reply(question: Who, hosts: t.Sequence[str], hostvars: Hostvars) -> Who:
     if not holders:
         asked = number_of_nodes(len(answers) - len(silent))
         return question._replace(lines=["no node has %s: %s searched%s" % (question.address, asked, unknown)])
-    found, missed = [], []
+    found: t.List[t.Tuple[str, str]] = []
+    missed: t.List[t.Tuple[str, str]] = []
     for host in holders:
         answer = hostvars[host].get(ANSWER) or {}
         lines = [one_line(line) for line in answer.get("stdout_lines") or ()]
         if answer.get("rc") == 0 and lines:
-            found += ["%s: %s" % (host, line) for line in lines]
+            found += [(line, host) for line in lines]
         else:
-            missed.append("%s has %s: %s" % (host, question.address, _why(answer)))
-    several = []
-    if len(holders) > 1:
-        several = ["%s have %s: %s" % (number_of_nodes(len(holders)), question.address, some_of(holders))]
+            missed.append((_why(answer), host))
     # What the others with the address answered does not matter once the connection is found.
-    lines = [*found, *several] if found else [*several, *missed]
+    lines = _found(found) if found else _missed(missed, question.address)
+    if len(holders) > 1 and (found or len(lines) > 1):
+        several = "%s have %s: %s" % (number_of_nodes(len(holders)), question.address, some_of(holders))
+        lines = [*lines, several] if found else [several, *lines]
     return question._replace(holders=holders, lines=lines, found=bool(found))
+
+
+def _found(pairs: t.Iterable[t.Tuple[str, str]]) -> t.List[str]:
+    """Return a line for each connection, with the hosts that know it."""
+    lines = ["%s: %s" % (some_of(hosts), line) for line, hosts in grouped(pairs).items()]
+    left = len(lines) - _CONNECTIONS
+    return lines[:_CONNECTIONS] + (["and %s more: give ip_masq_to" % thousands(left)] if left > 0 else [])
+
+
+def _missed(pairs: t.Sequence[t.Tuple[str, str]], address: str) -> t.List[str]:
+    """Return a line for hosts whose reasons differ at most in numbers, most hosts first."""
+    alike = grouped((re.sub("[0-9]+", "0", why.replace(host, "")), (why, host)) for why, host in pairs)
+    kinds = sorted(alike.values(), key=lambda kind: -len(kind))
+    lines = []
+    for kind in kinds[:_REASONS]:
+        (why, host), number = kind[0], len(kind)
+        who = (
+            "%s has" % host
+            if number == 1
+            else "%s (%s) have" % (some_of([one[1] for one in kind]), number_of_nodes(number))
+        )
+        lines.append("%s %s: %s%s" % (who, address, "" if len({one[0] for one in kind}) == 1 else "e.g. ", why))
+    left = sum(map(len, kinds[_REASONS:]))
+    return lines + (["and %s more" % number_of_nodes(left)] if left else [])
 
 
 def _answered(answer: t.Any) -> bool:

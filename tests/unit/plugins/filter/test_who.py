@@ -100,12 +100,45 @@ def test_several_nodes_have_the_address() -> None:
     found = asked(both)
     assert (found["lines"], found["found"]) == (["n2: " + LINE, "2 nodes have 198.51.100.1: n[1-2]"], True)
     neither = asked({"n1": host(HAS, answer=NOT_TRACKED), "n2": host(HAS, answer=NOT_TRACKED)})
-    assert neither["lines"] == [
-        "2 nodes have 198.51.100.1: n[1-2]",
-        "n1 has 198.51.100.1: no tracked tcp connection: it may have ended",
-        "n2 has 198.51.100.1: no tracked tcp connection: it may have ended",
+    same = "n[1-2] (2 nodes) have 198.51.100.1: no tracked tcp connection: it may have ended"
+    assert (neither["lines"], neither["found"]) == ([same], False)
+
+
+def test_nodes_with_the_same_answer_are_one_line() -> None:
+    """What differs in numbers is the same, such as from when to when a node has a log."""
+    nodes = {"node%03d" % number: host(HAS, answer=NOT_TRACKED) for number in range(1, 289)}
+    for number in range(1, 101):
+        logged = {
+            "rc": 1,
+            "stderr": "ip-masq-agent: no logged tcp connection: the log has node%03d at 0%d:00" % (2 * (number,)),
+        }
+        nodes["node%03d" % number] = host(HAS, answer=logged)
+    nodes["node288"] = host(HAS, answer={"unreachable": True, "msg": "timed out"})
+    assert asked(nodes)["lines"] == [
+        "288 nodes have 198.51.100.1: node[001-288]",
+        "node[101-287] (187 nodes) have 198.51.100.1: no tracked tcp connection: it may have ended",
+        "node[001-100] (100 nodes) have 198.51.100.1: e.g. no logged tcp connection: the log has node001 at 01:00",
+        "node288 has 198.51.100.1: timed out",
     ]
-    assert not neither["found"]
+    each = {"n%d" % number: host(HAS, answer={"rc": 1, "stderr": "n" * number}) for number in range(1, 9)}
+    assert [line.partition(" ")[0] for line in asked(each)["lines"]] == ["8", "n1", "n2", "n3", "n4", "n5", "and"]
+    assert asked(each)["lines"][-1] == "and 3 nodes more"
+
+
+def test_many_connections_are_bounded() -> None:
+    lines = ["tcp 10.244.1.2:%d -> 203.0.113.10:443" % port for port in range(1024, 1100)]
+    nodes = {name: host(HAS, answer={"rc": 0, "stdout_lines": [*lines, "of " + name]}) for name in ("n1", "n2")}
+    assert asked(nodes)["lines"] == [
+        *("n[1-2]: " + line for line in lines),
+        "n1: of n1",
+        "n2: of n2",
+        "2 nodes have 198.51.100.1: n[1-2]",
+    ]
+    more = {"rc": 0, "stdout_lines": [*lines, *(line + "0" for line in lines)]}
+    assert asked({"n1": host(HAS, answer=more)})["lines"][99:] == [
+        "n1: %s0" % lines[23],
+        "and 52 more: give ip_masq_to",
+    ]
 
 
 @pytest.mark.parametrize(
