@@ -65,16 +65,17 @@ def _then(paths: Paths, asked: WhoRequest, at: Moment) -> t.List[str]:
     found = search(paths.log_dir, asked.seen, asked.remote, asked.protocol, at)
     held = pod_history.read(paths.log_dir)
     lines = [_ended_line(one, held) for one in found.connections]
-    not_read = ""
+    not_read, now = "", time.time()
     try:
         still_open = conntrack.find(asked.seen, asked.remote, asked.protocol)
     except NodeError as exc:
         still_open, not_read = [], "; open connections not read: %s" % exc
     for one in still_open:
-        if one.began is None or one.began < at.end:
+        # One that began later than now began before the clock was set back.
+        if one.began is None or one.began < at.end or one.began > now:
             name = None if one.began is None else pod_history.name_at(held, one.source.address, one.began)
             lines.append("%s, open since %s" % (line(one, name), _shown(one.began)))
-    about = "; ".join(coverage.describe(paths.log_dir, found, at)) + not_read
+    about = "; ".join(coverage.describe(paths.log_dir, found, at, bool(lines))) + not_read
     if not lines:
         raise NodeError("no logged %s at %s: %s" % (asked, show_moment(at.start), about))
     return [*lines, about]

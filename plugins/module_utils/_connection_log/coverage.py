@@ -12,17 +12,20 @@ import typing as t
 
 from .._system import files
 from .log_files import read_notes
-from .moments import Moment, show_moment
+from .moments import Moment, as_moment, show_moment
 from .search import MOST_FOUND, Found
 
 #: The file with the interruptions. Its modification time is until when the log was written.
 _NAME = "runs.json"
 #: Interruptions that are kept, and bytes that are read.
 _MOST_GAPS, _LARGEST = 1000, 1 << 20
+#: Seconds by which the clock is set back at least.
+_STEP = 1
 #: Those that an answer names, the last ones.
 _SHOWN_GAPS = 5
 
-#: From when to when nothing was logged; without a first moment: never before.
+#: From when to when nothing was logged; without a first moment: never before. If it begins after its end, the clock was
+#: set back.
 _Gap = t.Tuple[t.Optional[float], float]
 
 
@@ -30,7 +33,7 @@ def _gaps(folder: str) -> t.Optional[t.Tuple[t.List[_Gap], float]]:
     """Return from when to when nothing was logged, and until when it was; None if that is not known."""
     try:
         listed, written = read_notes(os.path.join(folder, _NAME), _LARGEST)
-        return [(None if a is None else float(a), float(b)) for a, b in listed], written
+        return [(None if a is None else as_moment(a), as_moment(b)) for a, b in listed], written
     except (OSError, ValueError, TypeError, RecursionError):
         return None
 
@@ -40,28 +43,36 @@ def note_start(folder: str) -> None:
 
     :raises NodeError: it cannot be written.
     """
-    listed, until = _gaps(folder) or ([], None)
+    _add(folder, *(_gaps(folder) or ([], None)))
+
+
+def _add(folder: str, listed: t.Sequence[_Gap], until: t.Optional[float]) -> None:
     content = json.dumps([*listed, (until, time.time())][-_MOST_GAPS:])
     files.write(os.path.join(folder, _NAME), content.encode("utf-8"))
 
 
 def note_run(folder: str) -> None:
-    """Note that the log is being written.
+    """Note that the log is being written, and whether the clock was set back.
 
     :raises NodeError: it cannot be written.
     """
-    files.touch(os.path.join(folder, _NAME))
+    known = _gaps(folder)
+    if known and known[1] > time.time() + _STEP:
+        _add(folder, *known)
+    else:
+        files.touch(os.path.join(folder, _NAME))
 
 
-def describe(folder: str, found: Found, at: Moment) -> t.Iterator[str]:
+def describe(folder: str, found: Found, at: Moment, is_open: bool = False) -> t.Iterator[str]:
     """Return what the log covers, and what it does not know.
 
     :param folder: of the log.
     :param found: what it has about the moment.
+    :param is_open: whether there is an open connection beside it.
     """
     runs = _gaps(folder)
     if found.first is None or found.last is None:
-        yield "the log has no connection"
+        yield "no ended connection is in the log" if is_open else "the log has no connection"
     else:
         last = found.last if runs is None else max(found.last, runs[1])
         yield "the log has connections that ended from %s to %s" % (show_moment(found.first), show_moment(last))
@@ -70,10 +81,12 @@ def describe(folder: str, found: Found, at: Moment) -> t.Iterator[str]:
     if runs is None:
         yield "when it was interrupted is not known"
     else:
-        gone = [gap for gap in runs[0] if found.first is None or gap[1] > found.first]
+        gone = [gap for gap in runs[0] if found.first is None or max(gap[0] or 0.0, gap[1]) > found.first]
         earlier = [gap for gap in runs[0] if gap not in gone][-1:]
         for before, after in (earlier + gone)[-_SHOWN_GAPS:]:
-            if before is None:
+            if before is not None and before > after:
+                yield "the clock was set back from %s to %s" % (show_moment(before), show_moment(after))
+            elif before is None:
                 yield "it misses those that began before %s" % show_moment(after)
             else:
                 yield "it misses those that began or ended from %s to %s" % (show_moment(before), show_moment(after))

@@ -19,9 +19,11 @@ import typing as t
 
 from .._system import files
 
-#: The file that ulogd writes, and the time of the last line in the name of one that was rotated.
+#: The file that ulogd writes, and the time of the last line, or a later one, in the name of one that was rotated.
 CURRENT = "connections.log"
 _ROTATED = re.compile(r"connections-([0-9]{1,12})(?:-[0-9]{1,3})?\.log(\.gz)?", re.ASCII)
+#: The latest time in a name.
+LATEST = 10**12 - 1
 
 
 class LogFile(t.NamedTuple):

@@ -13,6 +13,7 @@ import typing as t
 from .._system import files
 from .._system.pod_names import Pods
 from .log_files import read_notes
+from .moments import as_moment
 
 #: The file in the directory of the log. Its modification time is when the addresses were last looked at.
 NAME = "pods.json"
@@ -42,7 +43,13 @@ def read(folder: str) -> t.List[HeldAddress]:
         listed, seen = read_notes(os.path.join(folder, NAME), _LARGEST)
         # Of those that were there then, the file has no end.
         return [
-            HeldAddress(str(address), str(name), float(attached), float(since), seen if until is None else float(until))
+            HeldAddress(
+                str(address),
+                str(name),
+                as_moment(attached),
+                as_moment(since),
+                seen if until is None else as_moment(until),
+            )
             for address, name, attached, since, until in listed
         ]
     except (OSError, ValueError, TypeError, RecursionError):

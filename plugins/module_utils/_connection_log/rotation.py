@@ -17,12 +17,13 @@ import shutil
 import signal
 import stat
 import time
+import typing as t
 
 from .._errors import NodeError
 from .._system import files, pod_names, systemd
 from .._system.process import Runner
 from . import coverage, pod_history
-from .log_files import CURRENT, LogFile, locked, parts
+from .log_files import CURRENT, LATEST, LogFile, locked, parts
 
 #: A file is rotated at this part of the limit, and at so many bytes at most.
 _PARTS, _LARGEST = 16, 64 << 20
@@ -79,7 +80,7 @@ def _rotate(folder: str, limit: int, process: int, starting: bool) -> None:
         # Without a process it may be about to open the file, which it would then go on writing.
         for part in known if process or starting else ():
             if part.is_current and part.size and part.size >= min(limit // _PARTS, _LARGEST):
-                os.rename(part.path, _free_name(folder, part))
+                os.rename(part.path, _free_name(folder, part, known))
                 if process:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGHUP)
@@ -88,10 +89,13 @@ def _rotate(folder: str, limit: int, process: int, starting: bool) -> None:
         raise NodeError("cannot rotate %s: %s" % (exc.filename or folder, exc.strerror or exc)) from None
 
 
-def _free_name(folder: str, part: LogFile) -> str:
+def _free_name(folder: str, part: LogFile, known: t.Iterable[LogFile]) -> str:
+    """Return a name behind those of earlier files, also if the clock was set back."""
+    latest = max((int(one.ended) for one in known if not one.is_current), default=0)
+    ended = part.ended if part.ended >= latest else min(latest + 1, LATEST)
     number = 0
     while True:
-        name = "connections-%012d%s.log" % (part.ended, "-%d" % number if number else "")
+        name = "connections-%012d%s.log" % (ended, "-%d" % number if number else "")
         path = os.path.join(folder, name)
         if not os.path.lexists(path) and not os.path.lexists(path + ".gz"):
             return path

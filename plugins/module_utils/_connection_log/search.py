@@ -9,6 +9,7 @@ the order of these ends.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import typing as t
 import zlib
@@ -17,7 +18,7 @@ from .._system.conntrack import Connection
 from .._system.endpoints import Endpoint
 from .._system.families import PROTOCOLS
 from .log_files import LogFile, locked, opened, parts
-from .moments import Moment
+from .moments import LAST, Moment
 
 #: Files that are read at most, and what is read of them at most, uncompressed.
 _MOST_FILES = 10000
@@ -43,7 +44,8 @@ class Ended(t.NamedTuple):
 def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: str, at: Moment) -> Found:
     """Return the logged connections that were open at a moment, and whose opener the other side saw as an endpoint.
 
-    Takes the time to read what was logged since the moment, and a few megabytes of memory.
+    Takes the time to read what was logged since the moment, if it has none all of the log, and a few megabytes of
+    memory.
 
     :param remote: the other side; None: any.
     :raises NodeError: there is no log.
@@ -52,23 +54,37 @@ def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: 
     def is_meant(one: Ended) -> bool:
         about = one.connection
         return (
-            (about.protocol, about.seen) == (protocol, seen)
-            and remote in (None, about.remote)
-            and one.ended >= at.start
-            and (one.began is None or one.began < at.end)
+            (about.protocol, about.seen) == (protocol, seen) and remote in (None, about.remote) and _was_open(one, at)
         )
 
     with locked(folder, to_write=False):
         known = parts(folder)
         found = Found(seen.port, is_meant)
-        for part in known[-_MOST_FILES:]:
-            # A connection is logged at its end: one that was open then is not in what ended before.
-            if part.is_current or part.ended >= at.start - _LATE:
+        # A connection is logged at its end: one that was open then is not in what ended before.
+        recent = known[-_MOST_FILES:]
+        later = [part for part in recent if part.is_current or part.ended >= at.start - _LATE]
+        for part in later:
+            found.read(part)
+        # If the clock was set back while a file was written, the file has later ends than its last one.
+        for part in recent if not found.connections else ():
+            if part not in later:
                 found.read(part)
-        found.first = next(filter(None, map(_first_end, known)), None)
-        found.last = next(filter(None, map(_last_end, reversed(known))), None)
+        ends = [one.ended for one in found.connections]
+        firsts = [*ends, *(end for end in map(_first_end, recent) if end is not None)]
+        if firsts:
+            found.first = min(firsts)
+            found.last = max(*firsts, *(end for end in map(_last_end, recent) if end is not None))
     found.is_complete = found.is_complete and len(known) <= _MOST_FILES
     return found
+
+
+def _was_open(one: Ended, at: Moment) -> bool:
+    if one.began is None:
+        return one.ended >= at.start
+    # It ended before it began: the clock was set back, from a time that is not known to one that is not known.
+    unknown = max(one.began - one.ended, 0.0)
+    first, last = min(one.began, one.ended), max(one.began, one.ended)
+    return last + unknown >= at.start and first - unknown < at.end
 
 
 class Found:
@@ -138,9 +154,13 @@ class Found:
             one = _parse(line)
             if one is None:
                 self.damaged += 1
-            elif self._is_meant(one) and len(self.connections) < MOST_FOUND:
+                # A whole connection may be behind what was cut off, or behind zeros.
+                one = _parse(line[line.rfind(b"{") :])
+            if one is None or not self._is_meant(one):
+                continue
+            if len(self.connections) < MOST_FOUND:
                 self.connections.append(one)
-            elif self._is_meant(one):
+            else:
                 self.is_complete = False
 
 
@@ -153,12 +173,12 @@ def _parse(line: bytes) -> t.Optional[Ended]:
         return None
     try:
         data = json.loads(line.decode("utf-8"))
-        source = Endpoint(str(data["src_ip"]), int(data["orig.l4.sport"]))
-        destination = Endpoint(str(data["dest_ip"]), int(data["orig.l4.dport"]))
-        remote = Endpoint(str(data["reply.ip.saddr.str"]), int(data["reply.l4.sport"]))
-        seen = Endpoint(str(data["reply.ip.daddr.str"]), int(data["reply.l4.dport"]))
-        protocol = _PROTOCOLS.get(int(data["orig.ip.protocol"]), "")
-        began = _time(data, "flow.start")
+        source = _endpoint(data, "src_ip", "orig.l4.sport")
+        destination = _endpoint(data, "dest_ip", "orig.l4.dport")
+        remote = _endpoint(data, "reply.ip.saddr.str", "reply.l4.sport")
+        seen = _endpoint(data, "reply.ip.daddr.str", "reply.l4.dport")
+        protocol = _PROTOCOLS.get(_number(data, "orig.ip.protocol", 255), "")
+        began = _time(data, "flow.start") if "flow.start.sec" in data else None
         return Ended(Connection(protocol, source, destination, seen, remote), began or None, _time(data, "flow.end"))
     # Deep nesting is a RecursionError; values of other types are one of the others.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -166,7 +186,19 @@ def _parse(line: bytes) -> t.Optional[Ended]:
 
 
 def _time(data: t.Mapping[str, t.Any], name: str) -> float:
-    return float(int(data.get(name + ".sec") or 0)) + int(data.get(name + ".usec") or 0) / 1e6
+    fraction = _number(data, name + ".usec", 999999) if name + ".usec" in data else 0
+    return _number(data, name + ".sec", LAST) + fraction / 1e6
+
+
+def _endpoint(data: t.Mapping[str, t.Any], address: str, port: str) -> Endpoint:
+    return Endpoint(str(ipaddress.ip_address(str(data[address]))), _number(data, port, 65535))
+
+
+def _number(data: t.Mapping[str, t.Any], name: str, most: int) -> int:
+    value = data[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError
+    return value
 
 
 def _first_end(part: LogFile) -> t.Optional[float]:

@@ -67,7 +67,19 @@ def test_nothing_is_written_while_the_pods_stay(path: Path) -> None:
     assert path.stat().st_ino != before
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[[1]]", b"[" * 100000, b"\xff", b'[["a","b",{},1,2]]'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[[1]]",
+        b"[" * 100000,
+        b"\xff",
+        b'[["a","b",{},1,2]]',
+        b'[["a","b",0,0,1e999]]',
+        b'[["a","b",0,%s,1]]' % (b"9" * 400),
+    ],
+)
 def test_damaged_file_says_nothing_and_is_replaced(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     assert pod_history.read(str(path.parent)) == []

@@ -8,23 +8,27 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log import coverage, rotation
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log import search as log
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log.log_files import CURRENT
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log.moments import Moment
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.endpoints import Endpoint
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from support import import_collection
 
 SEEN = Endpoint("198.51.100.1", 40123)
 
 
-def line(start: float = 1000, end: float = 1010, port: int = 40123, **changed: t.Any) -> bytes:
+def line(start: t.Any = 1000, end: t.Any = 1010, port: t.Any = 40123, **changed: t.Any) -> bytes:
     """Return a line as ulogd 2.0.8 writes it."""
     data = {
         "dvc": "Netfilter",
@@ -111,7 +115,30 @@ DAMAGED = {
     "long": b"x" * 5000000 + b"\n",
     "long, with the port": b'{"reply.l4.dport": 40123, "x": "' + b"x" * 5000000 + b'"}\n',
     "no UTF-8": line().replace(b"Netfilter", b"\xff"),
+    "address of another type": line(src_ip=["10.244.1.2"]),
+    "address that is none": line(src_ip="\x1b[31m"),
 }
+_FIELDS = ("orig.ip.protocol", "orig.l4.sport", "reply.l4.sport", "flow.start.sec", "flow.start.usec", "flow.end.sec")
+_VALUES = ("1e999", "NaN", "-1", "9" * 30, "9" * 400, "1.5", "true", "{}", '"1"')
+DAMAGED.update(
+    (
+        "%s: %.9s" % (field, value),
+        re.sub(b'"%s": [0-9]+' % field.encode(), b'"%s": %s' % (field.encode(), value.encode()), line()),
+    )
+    for field in (*_FIELDS, "flow.end.usec")
+    for value in _VALUES
+)
+DAMAGED.update(
+    ("without " + field, line().replace(b'"%s"' % field.encode(), b'"x"'))
+    for field in (
+        *_FIELDS[:3],
+        "orig.l4.dport",
+        "dest_ip",
+        "reply.ip.saddr.str",
+        "reply.ip.daddr.str",
+        "flow.end.sec",
+    )
+)
 
 
 @pytest.mark.parametrize("what", DAMAGED)
@@ -119,6 +146,94 @@ def test_damaged_line_is_counted_and_hides_no_other(tmp_path: Path, what: str) -
     write(tmp_path, line(1000, 1006), DAMAGED[what], line(1001, 1007))
     found = search(tmp_path)
     assert ([one.ended for one in found.connections], found.damaged) == ([1006, 1007], 1)
+
+
+@pytest.mark.parametrize("before", [b"\0" * 5000, line()[:100], b'{"x": ', b"\xff"])
+def test_what_is_behind_a_damaged_part_is_found(tmp_path: Path, before: bytes) -> None:
+    write(tmp_path, before + line(1000, 1006), line(1001, 1007))
+    found = search(tmp_path)
+    assert ([one.ended for one in found.connections], found.damaged) == ([1006, 1007], 1)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "known"),
+    [
+        (1000, 900, {600: False, 850: True, 950: True, 1050: True, 1200: False}),
+        # A step of a hundredth of a second.
+        (1000.01, 1000.0, {900: False, 998: False, 999: True, 1000: True, 1002: False}),
+    ],
+)
+def test_connection_during_which_the_clock_was_set_back(
+    tmp_path: Path, start: float, end: float, known: t.Dict[float, bool]
+) -> None:
+    write(tmp_path, line(start, end))
+    assert {at: bool(search(tmp_path, at).connections) for at in known} == known
+
+
+def test_clock_that_was_set_back_hides_nothing(tmp_path: Path) -> None:
+    """A file is rotated after the clock was ahead and is right again; and another has the same time."""
+    write(tmp_path, line(100, 200), line(1000, 1100), line(300, 500), name="connections-000000000500.log.gz")
+    write(tmp_path, line(2000, 2100), line(350, 450), name="connections-000000000450.log")
+    write(tmp_path, line(1200, 1250), line(520, 600))
+    ended = {at: [one.ended for one in search(tmp_path, at).connections] for at in (150, 400, 1050, 1220, 2050)}
+    assert ended == {150: [200], 400: [450, 500], 1050: [1100], 1220: [1250], 2050: [2100]}
+    found = search(tmp_path, 1050)
+    assert found.first == 200 and found.last == 2100
+
+
+def test_beginning_of_a_file_that_is_damaged(tmp_path: Path) -> None:
+    """The log has the connection that was found."""
+    write(tmp_path, b"damaged\n" * 20000, line())
+    found = search(tmp_path)
+    assert (found.first, found.last) == (1010, 1010)
+    assert "ended from 1970-01-01T00:16:50Z" in "; ".join(coverage.describe(str(tmp_path), found, Moment(1005, 1006)))
+
+
+@pytest.mark.parametrize(
+    "runs", ["[[1e999, 5]]", "[[5, NaN]]", "[[5, %s]]" % ("9" * 400), "[[-1, 5]]", '[["a", 5]]', "[[5]]", "{"]
+)
+def test_damaged_interruptions_are_not_known(tmp_path: Path, runs: str) -> None:
+    write(tmp_path, line())
+    (tmp_path / "runs.json").write_text(runs)
+    about = list(coverage.describe(str(tmp_path), search(tmp_path), Moment(1005, 1006)))
+    assert about[-1:] == ["when it was interrupted is not known"]
+
+
+@pytest.mark.parametrize("moment", [-1e18, 1e18, 999999999999])
+def test_times_of_files_that_no_date_has(tmp_path: Path, moment: float) -> None:
+    write(tmp_path, line(), name="connections-999999999999.log")
+    found = search(tmp_path)
+    found.first = found.last = moment
+    assert list(coverage.describe(str(tmp_path), found, Moment(1005, 1006)))
+
+
+def test_clock_that_is_set_back_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, line(7000, 7100))
+    runs = tmp_path / "runs.json"
+    monkeypatch.setattr(time, "time", lambda: 6000.0)
+    coverage.note_start(str(tmp_path))
+    os.utime(runs, (7200, 7200))
+    monkeypatch.setattr(time, "time", lambda: 3600.0)
+    coverage.note_run(str(tmp_path))
+    os.utime(runs, (3600, 3600))
+    coverage.note_run(str(tmp_path))
+    assert json.loads(runs.read_text())[1:] == [[7200, 3600]]
+    about = list(coverage.describe(str(tmp_path), search(tmp_path, 7050), Moment(7050, 7051)))
+    assert (
+        len(about) == 4 and about[-1] == "the clock was set back from 1970-01-01T02:00:00Z to 1970-01-01T01:00:00Z"
+    ), about
+
+
+def test_file_that_is_rotated_after_the_clock_was_set_back_is_not_the_oldest(tmp_path: Path) -> None:
+    write(tmp_path, line(5000, 5100) * 100, name="connections-000000005100.log.gz")
+    write(tmp_path, line(), line(port=7) * 1000)
+    os.utime(tmp_path / CURRENT, (1010, 1010))
+    rotation.keep(lambda *_a, **_o: Outcome(0, "", ""), "", str(tmp_path), 1 << 20, True)
+    assert sorted(path.name for path in tmp_path.glob("connections*")) == [
+        "connections-000000005100.log.gz",
+        "connections-000000005101.log",
+    ]
+    assert [one.ended for one in search(tmp_path).connections] == [1010]
 
 
 def test_line_that_is_being_written_is_not_damaged(tmp_path: Path) -> None:
