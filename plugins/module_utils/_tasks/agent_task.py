@@ -127,7 +127,9 @@ def _absent(params: Params, check: bool, node: Node) -> Done:
     :raises IpMasqError: a step failed.
     """
     removed = removal.uninstall(node, named_paths(params), check, config=params["config"])
-    return Done(as_return(removed, present=False), removed.notes)
+    return Done(
+        as_return(removed, present=False), removed.notes + (removed.result.effect_notes if removed.result else ())
+    )
 
 
 def _preview_kubelets(options: Params) -> t.Tuple[t.Dict[str, t.Any], t.Tuple[str, ...]]:
