@@ -43,6 +43,8 @@ SEEN = "/run/upgrade-watch.json"
 MEMORY = "/run/upgrade-before.json"
 #: Long, because the machine may be busy, and the module holds the lock for a while.
 PATIENT = ("--lock-timeout", "300")
+#: Exit statuses of status: in sync, and while units are replaced.
+USABLE = (0, 3)
 
 
 def before() -> None:
@@ -72,9 +74,10 @@ def watch() -> None:
         for what, done_, said in (
             ("--version", version, version.stdout.strip()),
             ("sync", synced, synced.stdout.strip()),
-            ("status", told, json.loads(told.stdout)["version"] if told.returncode == 0 else told.stdout),
+            ("status", told, json.loads(told.stdout)["version"] if told.returncode in USABLE else told.stdout),
         ):
-            seen["%s: exit status %d: %s%s" % (what, done_.returncode, said, done_.stderr.strip()[-500:])] += 1
+            status_ = 0 if done_ is told and told.returncode in USABLE else done_.returncode
+            seen["%s: exit status %d: %s%s" % (what, status_, said, done_.stderr.strip()[-500:])] += 1
         if version.stdout not in order[-1:]:
             order.append(version.stdout)
         with open(SEEN + ".new", "w", encoding="utf-8") as handle:

@@ -34,6 +34,10 @@ options:
     type: list
     elements: str
     default: []
+  tolerate_conflicts:
+    description: Whether nodes whose last verification found conflicts are left out of C(off), unless more is wrong.
+    type: bool
+    default: false
   generated:
     description: When the nodes were queried, for the files. Without it RV(_value) has no C(files).
     type: str
@@ -71,6 +75,7 @@ def fleet(
     generated: t.Optional[str] = None,
     playbook: str = "",
     unreached: t.Sequence[str] = (),
+    tolerate_conflicts: bool = False,
 ) -> t.Dict[str, t.Any]:
     """See above."""
     views = {host: hostvars[host] for host in hosts if host in hostvars}
@@ -80,7 +85,7 @@ def fleet(
     policies = {host: reported_policy(asked) for host, asked in answers.items()}
     nodes = name_policies(nodes, {host: view.get("group_names") or () for host, view in views.items()}, policies)
     nodes = [*nodes, *(not_reached(host) for host in unreached if host not in views)]
-    wrong = off(nodes)
+    wrong = off(nodes, tolerate_conflicts)
     found: t.Dict[str, t.Any] = {
         "lines": summary(nodes),
         "table": table(nodes),

@@ -62,6 +62,7 @@ installed:
 report:
   description:
     - What C(ip-masq-agent status --json) prints.
+    - C(state) and C(verdict), its sentence with the next step.
     - C(in_sync), C(differs) (pending changes), C(not_checked) (unreadable), C(errors), C(notes), C(failing).
     - C(config) (C(sources), C(problem)), C(config_errors), C(backend), C(families) (C(rules), C(jump), C(counters)),
       C(policy_hash), C(version), C(previous_config) (the policy before, as a config file has it; null if unknown).
@@ -78,7 +79,7 @@ report:
       systemd cannot be read.
   returned: when the agent is installed and can report
   type: dict
-  sample: {version: 1.0.0, in_sync: true}
+  sample: {state: in sync, version: 1.0.0, in_sync: true}
 rules_left:
   description:
     - Rules of an agent that was removed, in the form of RV(kubenode.ip_masq.ip_masq#module:actions), as

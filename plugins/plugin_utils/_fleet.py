@@ -10,6 +10,8 @@ import re
 import time
 import typing as t
 
+from ..module_utils._agent import states
+from ..module_utils._agent.states import CONFLICTS, FAILING, IN_SYNC, NOT_TESTED, UNITS, first_of_lines, rule_line
 from ..module_utils._policy.policy import POLICY_OPTIONS
 from ._names import first_of, grouped, one_line
 from ._role_variables import PREFIX
@@ -29,24 +31,19 @@ _CLOSED = re.compile(r"Shared connection to \S+ closed")
 #: Origins of policies that advice names.
 _NAMED = 3
 
-#: Traffic did not match the policy when the node was last verified, because of rules of other programs. By now they
-#: may be gone.
-CONFLICTS = "conflicts"
 #: The states in which a node is in order.
-GOOD = ("in sync", "absent")
-#: Every state, worst first.
+GOOD = (IN_SYNC, "absent")
+#: Every state, worst first: those of a report, in their order, among those that only the controller knows.
 STATES = (
     "unreachable",
     "not checked",
     "not installed",
     "not removed",
     "no report",
-    "broken config",
-    "failing",
-    "drifted",
+    *(state for state in states.EXIT_STATUS if state not in (NOT_TESTED, IN_SYNC)),
     "policy differs from inventory",
     "to be applied",
-    CONFLICTS,
+    NOT_TESTED,
     *GOOD,
 )
 
@@ -114,9 +111,11 @@ def _verification(report: _Report) -> str:
     last = report.get("last_verification")
     if not last:
         return "never"
+    if states.is_outdated(report):
+        return "before the last change of the rules"
     if last["conflicts"]:
         return CONFLICTS
-    return "matches the policy" if last["verified"] else "not fully tested"
+    return "matches the policy" if last["verified"] else NOT_TESTED
 
 
 def _leaks(report: _Report) -> t.List[str]:
@@ -210,7 +209,7 @@ def _judged(host: str, asked: t.Mapping[str, t.Any], wanted: t.Optional[str], ad
     report = asked.get("report") or {}
     findings = [Finding(state, one_line(reason)) for state, reason in _findings(asked, report, wanted, advice)]
     findings.sort(key=lambda one: STATES.index(one.state))
-    good = "absent" if wanted == "absent" else "in sync"
+    good = "absent" if wanted == "absent" else IN_SYNC
     node = Node(host, findings[0].state if findings else good, findings)
     if not report:
         notes = asked.get("notes") if wanted == "absent" else None
@@ -242,15 +241,24 @@ def _findings(
     if asked["problems"]:
         yield "no report", "; ".join(asked["problems"])
     if report:
-        # Where the policy differs, to apply would change it, and which of the two is right is not known here.
-        yield from _of_report(report, asked["service_failure"], "" if asked.get("differs") else "; " + advice.apply)
+        yield from _of_report(asked, report, advice)
     if asked.get("differs") and not report.get("config", {}).get("problem"):
         yield "policy differs from inventory", "; ".join([*_differences(asked), *_applied(report, advice)])
     if asked["pending"]:
-        yield "to be applied", _first(asked["pending"])
-    last = report.get("last_verification")
-    if last and last["conflicts"]:
-        yield CONFLICTS, "verification of %s: %s" % (_utc(last["time"]), last["summary"])
+        yield "to be applied", first_of_lines(asked["pending"])
+
+
+def _of_report(asked: t.Mapping[str, t.Any], report: _Report, advice: Advice) -> t.Iterator[t.Tuple[str, str]]:
+    failure = asked["service_failure"]
+    for state, reason, _remedy in states.judge(report, failure):
+        if state in (CONFLICTS, NOT_TESTED):
+            last = report["last_verification"]
+            yield state, "verification of %s: %s" % (_utc(last["time"]), reason)
+        elif state == FAILING and failure and reason.endswith(failure) and not asked.get("differs"):
+            # Where the policy differs, to apply would change it, and which of the two is right is not known here.
+            yield state, "%s; %s" % (reason, advice.apply)
+        elif state != UNITS or asked["pending"]:  # else the inventory has ip_masq_agent_enabled: false
+            yield state, reason
 
 
 def _of_absent(asked: t.Mapping[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
@@ -260,7 +268,7 @@ def _of_absent(asked: t.Mapping[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
         return
     left = list(asked.get("problems") or ())
     if asked.get("rules_left"):
-        rules = _first(list(map(_rule, asked["rules_left"])))
+        rules = first_of_lines(list(map(rule_line, asked["rules_left"])))
         left.append("no agent is installed, but its rules are there: %s; run %s" % (rules, _APPLY))
     if left:
         yield "not removed", "; ".join(left)
@@ -310,41 +318,6 @@ def _applied(report: _Report, advice: Advice) -> t.Iterator[str]:
 def _origin(report: _Report) -> str:
     """Return what applied the policy of a node last."""
     return str((report.get("last_applied") or {}).get("by", ""))
-
-
-def _of_report(report: _Report, service_failure: str, remedy: str) -> t.Iterator[t.Tuple[str, str]]:
-    problem = report["config"]["problem"]
-    if problem:
-        yield "broken config", "%s; the last valid configuration stays active" % problem
-    if report["errors"]:
-        yield "failing", _first(report["errors"])
-    elif not report["in_sync"]:
-        yield "drifted", "pending changes: " + _first([_action(action) for action in report["differs"]])
-    # Of a broken config and of errors now, these would be repetitions.
-    if not problem and not report["errors"]:
-        if report["failing"]:
-            yield "failing", "last resync: " + _first((report["last_error"] or {}).get("lines") or ["no message"])
-        elif service_failure:
-            yield "failing", "ip-masq-agent.service: %s%s" % (service_failure, remedy)
-
-
-def _action(action: t.Mapping[str, str]) -> str:
-    """Return one thing that a sync would do, without the comment of the rule."""
-    return _rule(action, action["action"] + ": ")
-
-
-def _rule(action: t.Mapping[str, str], what: str = "") -> str:
-    """Return where a rule is, and the rule without its comment.
-
-    :param what: to say of it.
-    """
-    rule = re.sub(r' -m comment --comment (?:"[^"]*"|\S+)', "", action["rule"])
-    return "%s, %s: %s%s" % (action["family"], action["backend"], what, rule)
-
-
-def _first(lines: t.Sequence[str]) -> str:
-    """Return the first of several lines, and how many more there are."""
-    return str(lines[0]) + (" (and %d more)" % (len(lines) - 1) if len(lines) > 1 else "")
 
 
 def _utc(seconds: float) -> str:
@@ -401,6 +374,7 @@ def matching(nodes: t.Iterable[Node]) -> int:
     return sum(1 for node in nodes if node.state in GOOD)
 
 
-def off(nodes: t.Iterable[Node]) -> t.List[str]:
-    """Return the hosts that were queried and are not in order, as far as the node itself knows."""
-    return [node.host for node in nodes if node.queried and node.state not in (CONFLICTS, *GOOD)]
+def off(nodes: t.Iterable[Node], tolerate_conflicts: bool = False) -> t.List[str]:
+    """Return the hosts that were queried and are not in order, as far as that is known."""
+    tolerated = {NOT_TESTED, *([CONFLICTS] if tolerate_conflicts else ())}
+    return [node.host for node in nodes if node.queried and {one.state for one in node.findings} - tolerated]

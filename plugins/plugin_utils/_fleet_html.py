@@ -10,7 +10,8 @@ from pathlib import Path
 
 import jinja2
 
-from ._fleet import CONFLICTS, GOOD, STATES, TRAITS, Group, Node, by_kind, by_state, by_trait, matching, named
+from ..module_utils._agent.states import CONFLICTS, NOT_TESTED
+from ._fleet import GOOD, STATES, TRAITS, Group, Node, by_kind, by_state, by_trait, matching, named
 from ._names import cut, some_of, thousands
 
 #: Characters of a list of hosts, and of a reason in the list of groups.
@@ -54,7 +55,7 @@ def _tone(state: str) -> str:
     """Return how serious a state is, as a class of the style."""
     if state in _UNKNOWN:
         return "unknown"
-    if state == CONFLICTS:
+    if state in (CONFLICTS, NOT_TESTED):
         return "warn"
     return "good" if state in GOOD else "bad"
 

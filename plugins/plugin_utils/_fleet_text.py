@@ -21,7 +21,7 @@ _NOTES, _NOTES_OF_TABLE = 5, 2
 #: What the table has rows for, beside the states.
 _TRAITS = ("agent", "backend", "policy", "verification")
 #: How many values of a trait are shown: as many as there is room for.
-_VALUES = (6, 5, 4, 3, 2)
+_VALUES = (6, 5, 4, 3, 2, 1)
 #: Characters of the first column of the table.
 _FIRST = 44
 
@@ -38,13 +38,13 @@ def summary(nodes: t.Sequence[Node]) -> t.List[str]:
 def table(nodes: t.Sequence[Node], lines: int = LINES) -> t.List[str]:
     """Return the states, worst first, with frequent reasons if there is room; what nodes differ in; the counts.
 
-    :param lines: that there may be, 23 or more.
+    :param lines: that there may be, 21 or more.
     """
     groups = by_state(nodes)
     for values in _VALUES:
         differing = [row for trait in _TRAITS for row in _rows(nodes, trait, values)]
         room = lines - 2 - len(groups) - len(differing)
-        if room >= len(groups):
+        if room >= (len(groups) if values > 2 else 0):  # reasons count for more than a third value
             break
     states = [(group.value, group.hosts) for group in groups]
     first = max(len(what) for what, _hosts in [("state", []), *states, *differing])
@@ -70,7 +70,7 @@ def _rows(nodes: t.Sequence[Node], trait: str, values: int) -> t.Iterator[t.Tupl
     left = groups[len(shown) :]
     if left:
         others = dict.fromkeys(host for group in left for host in group.hosts)
-        yield "%s: %s other values" % (trait, thousands(len(left))), list(others)
+        yield "%s: %s %svalues" % (trait, thousands(len(left)), "other " if shown else ""), list(others)
 
 
 def _reasons(groups: t.Sequence[Group], room: int) -> t.List[t.List[str]]:

@@ -547,9 +547,9 @@ class TestVerify:
         node.sync()
         before = node.ns.run("nft", "-s", "list", "ruleset")
         done = node.command("verify")
-        agrees = r"\d+ questions match the policy; invalid packets leave with the pod's address: see leaks$"
-        assert done.returncode == 0 and re.match(agrees, done.stdout.splitlines()[0])
-        assert "match the policy" in node.status()["last_verification"]["summary"]
+        assert done.returncode == 0 and re.match(r"\d+ questions, all match the policy$", done.stdout.splitlines()[0])
+        agrees = r"IN SYNC: the rules are those of the policy; verified \d s ago: \d+ questions, all match the policy\n"
+        assert re.match(agrees, node.command("status").stdout)
 
         rule = ("POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
         node.ns.run("iptables-nft", "-t", "nat", "-A", *rule)
@@ -564,7 +564,12 @@ class TestVerify:
         )
         last = node.status()["last_verification"]
         assert (last["verified"], last["conflicts"]) == (False, 1) and "10.8.0.0/16" in last["summary"]
-        assert re.search(r"^verified +20.*10\.8\.0\.0/16: policy pod", node.command("status").stdout, re.MULTILINE)
+        status = node.command("status")
+        assert re.search(r"^verified +20.*10\.8\.0\.0/16: policy pod", status.stdout, re.MULTILINE)
+        assert status.returncode == 5 and status.stdout.startswith(
+            "CONFLICTS: 10.8.0.0/16: policy pod, seen node (rule "
+        )
+        assert node.command("status", "--tolerate-conflicts").returncode == IN_SYNC
         node.sync()
         metrics = parse((node.metrics_dir / "ip_masq_agent.prom").read_text())
         assert metrics.values["ip_masq_agent_verification_conflicts", ()] == 1

@@ -82,12 +82,16 @@ def test_a_round_with_an_inventory_of_kubespray(tmp_path: Path) -> None:
         (others,) = [line for line in common if "-o eth9 -j MASQUERADE" in line]
         assert others.startswith("note: ") and others.endswith(" (n[1-2])")
         assert first == (
-            "n1: drifted: pending changes: ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.233.0.0/18 -j RETURN"
+            "n1: not in sync: pending changes: ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.233.0.0/18 "
+            "-j RETURN"
         )
         assert second.startswith("n2: broken config: ") and "'10.0.0.1/8' has host bits set" in second
-        assert third == "n3: to be applied: start: ip-masq-agent.timer"
+        assert third == (
+            "n3: units not as installed: ip-masq-agent.timer is stopped; drift may not be repaired; to be applied: "
+            "start: ip-masq-agent.timer"
+        )
         assert "drop-ins: 20-lab.json (n3)" in common
-        assert count == "3 nodes: 1 broken config (n2), 1 drifted (n1), 1 to be applied (n3)"
+        assert count == "3 nodes: 1 broken config (n2), 1 not in sync (n1), 1 units not as installed (n3)"
         # Each failure has the reason of its host, and the summary is behind all of them.
         failures = failed_with(off)
         assert failures == {
@@ -284,7 +288,7 @@ def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
         assert played.failed == sorted(off)
         reasons = failed_with(played)
         assert {host: reason.partition(": ")[0] for host, reason in reasons.items()} == {
-            "node07": "drifted",
+            "node07": "not in sync",
             "node19": "policy differs from inventory",
             "node28": "not installed",
         }, "each host's own, and once"
@@ -299,7 +303,7 @@ def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
             "edited on the node since"
         )
         assert lines[-1] == (
-            "30 nodes: 27 in sync, 1 not installed (node28), 1 drifted (node07), "
+            "30 nodes: 27 in sync, 1 not installed (node28), 1 not in sync (node07), "
             "1 policy differs from inventory (node19)"
         )
         hint = "for this alone, without lines for each node: ANSIBLE_STDOUT_CALLBACK=kubenode.ip_masq.summary"
@@ -476,7 +480,7 @@ def test_role_verifies_what_it_applied_in_one_remote_call(tmp_path: Path) -> Non
 
         other = ("-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
         fleet.nodes["n1"].ns.run("iptables-nft", *other)
-        text = "not all match the policy: 10.8.0.0/16: policy pod, seen node"
+        text = "10.8.0.0/16: policy pod, seen node"
         before = {name: fleet.calls(name) for name in fleet.nodes}
         warned = fleet.type(
             "ansible-playbook kubenode.ip_masq.apply -i hosts.ini -e ip_masq_agent_hosts=kube_node "

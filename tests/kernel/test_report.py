@@ -27,7 +27,7 @@ STATES = [
     ("unreachable", ["n4"]),
     ("not installed", ["n5"]),
     ("broken config", ["n3"]),
-    ("drifted", ["n2"]),
+    ("not in sync", ["n2"]),
     ("conflicts", ["n6"]),
     ("in sync", ["n1"]),
 ]
@@ -66,7 +66,7 @@ def test_every_node_is_in_the_table_and_in_the_files(fleet: Fleet) -> None:
     assert len(lines) <= 30
     rows = re.findall(r"(?m)^(\S[a-z ]*?) +1  (n\d)$", played.said)
     assert [(state, [host]) for state, host in rows][: len(STATES)] == STATES
-    assert "6 nodes: 1 in sync, 1 unreachable, 1 not installed, 1 broken config, 1 drifted, 1 conflicts" in lines
+    assert "6 nodes: 1 in sync, 1 unreachable, 1 not installed, 1 broken config, 1 not in sync, 1 conflicts" in lines
     assert lines[-1] == "6 hosts: 0 changed, 0 failed, 1 unreachable"
     assert {name: node.files() for name, node in fleet.nodes.items()} == before
 
@@ -103,7 +103,7 @@ def test_a_folder_that_the_operator_names_keeps_its_mode(fleet: Fleet, tmp_path:
         "-e",
         "ip_masq_agent_serial=1",
     )
-    assert "2 nodes: 1 unreachable, 1 drifted" in played.said and "<table" not in played.said
+    assert "2 nodes: 1 unreachable, 1 not in sync" in played.said and "<table" not in played.said
     assert tmp_path.stat().st_mode & 0o777 == 0o711
     assert (tmp_path / "report.csv").read_text().splitlines()[0].startswith("host,state,reason,")
     assert (tmp_path / "report.csv").stat().st_mode & 0o777 == 0o600
@@ -118,7 +118,7 @@ def test_check_mode_prints_and_writes_nothing(fleet: Fleet, tmp_path: Path) -> N
 
 def test_strategy_free_prints_one_table(fleet: Fleet) -> None:
     played = reported(fleet, "--limit", "n1,n2", ANSIBLE_STRATEGY="free")
-    assert played.said.count("2 nodes: 1 in sync, 1 drifted") == 1, played.said
+    assert played.said.count("2 nodes: 1 in sync, 1 not in sync") == 1, played.said
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_before_any_node_is_queried(fleet: Fleet, tmp_path: Path) -> None:

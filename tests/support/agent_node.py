@@ -26,6 +26,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (  
     module_directory,
     program_files,
     snapshot,
+    units,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import choose_paths  # noqa: E402
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run  # noqa: E402
@@ -82,6 +83,7 @@ for unit; do
         load=not-found enabled= active=inactive status=0 result=exit-code
         case $unit in *@*) file=${unit%%@*}@.${unit##*.} ;; *) file=$unit ;; esac
         [ -z "$(unit_file "$file")" ] || load=loaded enabled=disabled
+        case $unit in ip-masq-agent*) [ ! -e installed ] || load=loaded enabled=disabled ;; esac
         [ -e "$unit.enabled" ] && enabled=enabled
         [ -e "$unit.active" ] && active=active
         [ ! -e "$unit.status" ] || read -r status <"$unit.status"
@@ -120,7 +122,7 @@ def _compiled(python: str) -> Path:
 class AgentNode:
     """The agent in a namespace. ``root`` has its /etc, /run, /var/lib, /usr/local/sbin and /usr/local/lib.
 
-    :param installed: whether the agent is there already, as files without units.
+    :param installed: whether the agent is there already, its units in the simulated systemd alone.
     :param python: its interpreter.
     """
 
@@ -163,6 +165,9 @@ class AgentNode:
         self._write(self.program, (_RECORDER % (self._log, self.agent)).encode())
         self._write(self.at(self.paths.resync), snapshot.resync_script(self.paths).encode())
         self.run_dir.mkdir(mode=0o700)
+        states = {"enabled": units.ENABLED_UNITS, "active": units.STARTED_UNITS}
+        for name in ("installed", *("%s.%s" % (unit, state) for state, names in states.items() for unit in names)):
+            (self.systemd / name).touch()
 
     @staticmethod
     def _write(path: Path, content: bytes) -> None:

@@ -37,7 +37,7 @@ def verified(conflicts: int = 0) -> t.Dict[str, t.Any]:
     """Return a last verification, of 2026-11-21."""
     summary = "31 questions, all match the policy"
     if conflicts:
-        summary = "31 questions, not all match the policy: 10.8.0.0/16: policy pod, seen node"
+        summary = "10.8.0.0/16: policy pod, seen node (rule of: Calico); remedy: set natOutgoing: false"
     return {
         "time": 1795233600.0,
         "verified": not conflicts,
@@ -80,6 +80,10 @@ def _answer(number: int) -> t.Dict[str, t.Any]:
         return asked(own, pending=["start: ip-masq-agent.timer"])
     if 1200 <= number < 1296:
         return asked({**own, "last_verification": verified(conflicts=1)})
+    if number == 1300:
+        return asked({**own, "units": {"differ": {"ip-masq-agent.timer": ["stopped"]}}}, pending=["start: it"])
+    if number == 1301:
+        return asked({**own, "last_verification": dict(verified(), verified=None)})
     return asked({**own, "drift_repaired": int(number % 500 == 0)})
 
 

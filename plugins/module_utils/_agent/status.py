@@ -22,7 +22,7 @@ from .._system import conntrack
 from .._system.node import Node
 from .._verify.words import concerned
 from .._version import VERSION
-from . import held_locks, ports, repeated_repairs, snapshot, unit_control
+from . import held_locks, ports, repeated_repairs, snapshot, states, unit_control
 from .effective_policy import EffectivePolicy, require_policy
 from .paths import Paths
 from .state_files import Verification, applied_data, read_memory, read_verification
@@ -47,7 +47,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
     policy, config = require_policy(paths, remembered)
     result = dry_run(node, paths, config, remembered)
     verification = read_verification(paths)
-    return {
+    report = {
         "version": VERSION,
         "in_sync": not result.changed and not result.errors,
         "differs": result.action_data(),
@@ -77,6 +77,8 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         **_connection_data(result),
         "config_errors": remembered.config_errors,
     }
+    found = states.judge(report)
+    return {"state": states.state(found), "verdict": states.sentence(report, found), **report}
 
 
 def _undone_data(repair: repeated_repairs.Repeated) -> t.Dict[str, t.Any]:
@@ -137,8 +139,7 @@ def _connection_data(result: Result) -> t.Dict[str, t.Any]:
 
 def table(report: t.Dict[str, t.Any]) -> t.List[str]:
     """Return the status for people, one line each."""
-    lines = ["ip-masq-agent %s" % report["version"], ""]
-    lines += ["%-12s %s" % row for row in _rows(report)]
+    lines = [report["verdict"], "", *("%-12s %s" % row for row in _rows(report))]
     for family, found in report["families"].items():
         lines += ["", family] + ["  " + line for line in _family_lines(found, report["config"]["leaks"])]
     if report["differs"]:
@@ -152,12 +153,13 @@ def table(report: t.Dict[str, t.Any]) -> t.List[str]:
 
 def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     config = report["config"]
-    yield "rules", _verdict(report)
+    yield "agent", report["version"]
+    yield "rules", _rules_text(report)
     yield "config", ", ".join(config["sources"])
     if report["last_applied"]:
         yield "applied", _applied_text(report["last_applied"])
     if config["problem"]:
-        yield "", "BROKEN, the last valid configuration stays active: " + config["problem"]
+        yield "", "BROKEN: " + config["problem"]
     yield "backend", ("%(name)s %(version)s" % report["backend"]).strip()
     yield "exempt", _some(config["non_masquerade_cidrs"])
     yield from _option_rows(config, True)
@@ -173,7 +175,7 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     yield from _unit_rows(report["units"])
     yield "resync", _resync_text(config["resync_interval_seconds"], report["units"]["differ"])
     yield "last sync", _local_time(report["last_sync"]) if report["last_sync"] else "never since boot"
-    yield "verified", _verification_text(report["last_verification"], report["last_change"])
+    yield "verified", _verification_text(report)
     yield "last change", _event_text(report["last_change"])
     resolved = " (resolved)" if report["last_error"] and not report["failing"] else ""
     yield "last error", _event_text(report["last_error"]) + resolved
@@ -206,23 +208,25 @@ def _unit_rows(units: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
         return
     yield "units", "NOT AS INSTALLED; see systemctl status UNIT" if units["differ"] else "as installed"
     alike: t.Dict[str, t.List[str]] = {}
-    for unit, states in units["differ"].items():
-        alike.setdefault(", ".join(states), []).append(unit)
-    for states, names in alike.items():
-        yield "", "%s: %s" % (states, ", ".join(names))
+    for unit, wrong in units["differ"].items():
+        alike.setdefault(", ".join(wrong), []).append(unit)
+    for words, names in alike.items():
+        yield "", "%s: %s" % (words, ", ".join(names))
 
 
 def _resync_text(seconds: float, differ: t.Optional[t.Dict[str, t.List[str]]]) -> str:
     if differ is None:
         return "every %gs, if %s is active" % (seconds, TIMER)
-    states = differ.get(TIMER, [])
-    if "missing" in states or "stopped" in states or any(state.startswith("failed") for state in states):
-        return "NEVER: %s is %s" % (TIMER, ", ".join(states))
-    return "every %gs%s" % (seconds, "; not after a boot: %s is %s" % (TIMER, ", ".join(states)) if states else "")
+    wrong = differ.get(TIMER, [])
+    if "missing" in wrong or "stopped" in wrong or any(one.startswith("failed") for one in wrong):
+        return "NEVER: %s is %s" % (TIMER, ", ".join(wrong))
+    return "every %gs%s" % (seconds, "; not after a boot: %s is %s" % (TIMER, ", ".join(wrong)) if wrong else "")
 
 
-def _verdict(report: t.Dict[str, t.Any]) -> str:
+def _rules_text(report: t.Dict[str, t.Any]) -> str:
     verdict = "in sync" if report["in_sync"] else "NOT IN SYNC"
+    if report["config"]["problem"]:
+        verdict += " with the last valid configuration"
     not_checked = len(report["not_checked"])
     if not_checked:
         verdict += "; not checked in %d other place%s, see notes" % (not_checked, _plural(not_checked))
@@ -261,19 +265,13 @@ def _verification_data(last: Verification) -> t.Dict[str, t.Any]:
     return {name: value for name, value in last._asdict().items() if name != "fingerprint"}
 
 
-def _verification_text(last: t.Optional[t.Dict[str, t.Any]], change: t.Optional[t.Dict[str, t.Any]]) -> str:
+def _verification_text(report: t.Dict[str, t.Any]) -> str:
+    last = report["last_verification"]
     if last is None:
         return "no result; run ip-masq-agent verify"
-    since = "; rules have changed since" if change and change["time"] > last["time"] else ""
-    return "%s (%s ago%s): %s" % (_local_time(last["time"]), _age(time.time() - last["time"]), since, last["summary"])
-
-
-def _age(seconds: float) -> str:
-    """Return a time in its largest unit."""
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return "%d %s" % (seconds // length, unit)
-    return "%d s" % max(seconds, 0)
+    since = "; rules have changed since" if states.is_outdated(report) or not report["in_sync"] else ""
+    ago = states.age(time.time() - last["time"])
+    return "%s (%s ago%s): %s" % (_local_time(last["time"]), ago, since, last["summary"])
 
 
 def _applied_text(applied: t.Dict[str, t.Any]) -> str:
@@ -284,5 +282,4 @@ def _applied_text(applied: t.Dict[str, t.Any]) -> str:
 def _event_text(event: t.Optional[t.Dict[str, t.Any]]) -> str:
     if event is None:
         return "none"
-    more = " (and %d more)" % (len(event["lines"]) - 1) if len(event["lines"]) > 1 else ""
-    return "%s: %s%s" % (_local_time(event["time"]), event["lines"][0], more)
+    return "%s: %s" % (_local_time(event["time"]), states.first_of_lines(event["lines"]))

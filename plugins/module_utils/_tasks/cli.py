@@ -15,6 +15,7 @@ import typing as t
 
 from .._agent.effective_policy import edited_since
 from .._agent.paths import Paths
+from .._agent.states import BROKEN_CONFIG, CONFLICTS, EXIT_STATUS, NOT_IN_SYNC, UNITS
 from .._agent.sync import sync
 from .._errors import ConfigError, NodeError
 from .._policy import limits
@@ -28,11 +29,12 @@ from . import console
 
 OK = 0
 FAILED = 1
-#: EX_CONFIG of sysexits(3), which systemd shows as CONFIG.
-CONFIG_BROKEN = 78
-OUT_OF_SYNC = 4
-CONFLICT = 5
+UNITS_DIFFER = EXIT_STATUS[UNITS]
+OUT_OF_SYNC = EXIT_STATUS[NOT_IN_SYNC]
+CONFLICT = EXIT_STATUS[CONFLICTS]
 NOT_TESTED = 6
+#: EX_CONFIG of sysexits(3), which systemd shows as CONFIG.
+CONFIG_BROKEN = EXIT_STATUS[BROKEN_CONFIG]
 
 #: How often a sync is repeated because the configuration was edited meanwhile: systemd does not watch it then.
 _ROUNDS = 3
@@ -52,8 +54,9 @@ exit status:
   0  success; in sync
   1  the rules could not be read or synced, or there is no such connection
   2  invalid usage
+  3  status: units are not as installed; the rules are in sync
   4  status: the active rules differ from the configuration
-  5  verify: traffic does not match the policy
+  5  verify: traffic does not match the policy; status: it did not when it was last verified
   6  verify: not all traffic could be tested; what was tested matches the policy
  78  the configuration is broken; the last valid one stays active
 
@@ -128,7 +131,13 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
         "--dry-run", action="store_true", help="change nothing, and show what would change, for packets too"
     )
     add_json(command, "machine-readable output of --dry-run")
-    add_json(add("status", _status, "show the policy, the active rules, and whether they agree"))
+    command = add("status", _status, "show the state of the node, the policy and the active rules")
+    command.add_argument(
+        "--tolerate-conflicts",
+        action="store_true",
+        help="do not exit with 5 if traffic did not match the policy when it was last verified",
+    )
+    add_json(command)
     command = add(
         "explain",
         _explain,
@@ -261,13 +270,11 @@ def _dry_run(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
 
 
 def _status(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
-    from .._agent import status
+    from .._agent import states, status
 
     report = status.build_report(node, paths)
     console.print_lines(json.dumps(report, indent=2).split("\n") if arguments.json else status.table(report))
-    if report["config"]["problem"]:
-        return CONFIG_BROKEN
-    return FAILED if report["errors"] else OK if report["in_sync"] else OUT_OF_SYNC
+    return states.exit_status(states.judge(report), arguments.tolerate_conflicts)
 
 
 def _explain(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:

@@ -374,7 +374,7 @@ def _concerned(
 
 
 def _leak_health(promised: packet_policy.Policy, leaked: bool) -> t.Iterator[Health]:
-    if leaked:
+    if leaked and promised.leaks != IGNORE:
         text, remedy = _LEAKED_WORDS[promised.leaks]
         yield Health(LEAKS, INFO, _LEAKED + text, remedy)
 
@@ -385,7 +385,6 @@ _LEAKED = (
 )
 #: What becomes of them, and the remedy, by the option leaks.
 _LEAKED_WORDS = {
-    IGNORE: ("", "set leaks to count or drop"),
     COUNT: ("; they are counted", "set leaks to drop"),
     DROP: (", if source_cidrs does not contain it", "add the networks of these pods to source_cidrs"),
 }

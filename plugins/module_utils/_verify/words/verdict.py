@@ -26,12 +26,12 @@ def verdict(
         problems = ["there is no policy"]
     if problems:
         return None, "not verified: %s" % problems[0]
-    asked = "%d questions" % found["questions"]
     causes = explanations.causes(found["conflicts"])
     if causes:
         one, text = causes[0]
-        return False, "%s, not all match the policy: %s; remedy: %s%s" % (asked, text, one["remedy"], _more(causes))
-    leaks = _leaks_in_short(rulesets) if any(one.code == LEAKS for one in findings) else ""
+        return False, "%s; remedy: %s%s" % (text, one["remedy"], _more(causes))
+    asked = "%d questions" % found["questions"]
+    leaks = "".join(_leaks_in_short(rulesets, one.remedy) for one in findings if one.code == LEAKS)
     missed = found["untested"]
     if missed:
         tested = "%s match the policy; " % asked if found["questions"] else ""
@@ -40,9 +40,10 @@ def verdict(
     return True, asked + everything + _since(found.get("tested_at"))
 
 
-def _leaks_in_short(rulesets: t.Mapping[str, Ruleset]) -> str:
+def _leaks_in_short(rulesets: t.Mapping[str, Ruleset], remedy: str) -> str:
     counted = any(ruleset.leaks == COUNT for ruleset in rulesets.values())
-    return "; invalid packets leave with the pod's address%s: see leaks" % (", and are counted" if counted else "")
+    words = ", and are counted" if counted else ""
+    return "; packets of no connection leave with the pod's address%s: %s" % (words, remedy)
 
 
 def _since(tested_at: t.Optional[float]) -> str:

@@ -68,7 +68,7 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
     ),
     "drifted": (
         asked({"in_sync": False, "differs": [MISSING, MISSING]}),
-        "drifted: pending changes: ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN"
+        "not in sync: pending changes: ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN"
         " (and 1 more)",
     ),
     "broken": (asked(BROKEN), "broken config: %s; the last valid configuration stays active" % PROBLEM),
@@ -78,8 +78,8 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
     ),
     "broken and drifted": (
         asked({**BROKEN, "in_sync": False, "differs": [MISSING]}),
-        "broken config: %s; the last valid configuration stays active; drifted: pending changes: ipv4, iptables_nft: "
-        "rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN" % PROBLEM,
+        "broken config: %s; the last valid configuration stays active; not in sync: pending changes: ipv4, "
+        "iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN" % PROBLEM,
     ),
     "an error now": (
         asked({"in_sync": False, "errors": ["ipv6: ip6tables is missing"]}),
@@ -132,7 +132,7 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
     ),
     "failing and drifted": (
         asked({"failing": True, "last_error": {"lines": ["no lock"]}, "in_sync": False, "differs": [MISSING]}),
-        "failing: last resync: no lock; drifted: pending changes: ipv4, iptables_nft: rule added: "
+        "failing: last resync: no lock; not in sync: pending changes: ipv4, iptables_nft: rule added: "
         "-A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN",
     ),
     "an answer that is none": (
@@ -198,13 +198,17 @@ def test_advice_to_apply_names_what_applied_the_policy_elsewhere(origins: t.Tupl
     assert ("compare with" in found["reasons"]["n1"]) == (playbook == "")
 
 
-def test_conflicts_are_reported_and_are_no_failure_of_the_node() -> None:
-    found = summed_up({"n1": asked({"last_verification": verified(conflicts=1)})})
-    assert found["off"] == [] and found["lines"][-1] == "1 node: 1 conflicts (n1)"
-    assert found["lines"][-2].startswith("n1: conflicts: verification of 2026-11-21 04:00 UTC: 31 questions, not all")
+def test_conflicts_fail_the_node_unless_they_are_tolerated() -> None:
+    answer = asked({"last_verification": verified(conflicts=1)})
+    found = summed_up({"n1": answer})
+    assert found["off"] == ["n1"] and found["lines"][-1] == "1 node: 1 conflicts (n1)"
+    assert found["lines"][-2].startswith("n1: conflicts: verification of 2026-11-21 04:00 UTC: 10.8.0.0/16: policy pod")
+    for tolerated, pending in ((True, []), (False, ["start: ip-masq-agent.timer"])):
+        hostvars = {"n1": {ASKED: {**answer, "pending": pending}}}
+        assert (fleet(["n1"], hostvars, tolerate_conflicts=True)["off"] == []) is tolerated
     drifted = {"last_verification": verified(conflicts=1), "in_sync": False, "differs": [MISSING]}
     both = summed_up({"n1": asked(drifted)})
-    assert both["off"] == ["n1"] and both["lines"][-1] == "1 node: 1 drifted (n1)"
+    assert both["off"] == ["n1"] and both["lines"][-1] == "1 node: 1 not in sync (n1)"
     assert "; conflicts: verification of " in both["lines"][-2]
 
 
@@ -261,7 +265,7 @@ def test_two_hundred_nodes_are_one_line_and_one_for_each_thing_that_is_wrong() -
     nodes["node099"], nodes["node100"] = LINES["broken"][0], LINES["not installed"][0]
     found = summed_up(nodes)
     assert found["lines"][-1] == (
-        "200 nodes: 196 in sync, 1 not installed (node100), 1 broken config (node099), 2 drifted (node[007,042])"
+        "200 nodes: 196 in sync, 1 not installed (node100), 1 broken config (node099), 2 not in sync (node[007,042])"
     )
     assert found["lines"][0] == "agent 0.1.0; iptables_nft 1.8.9"
     assert len(found["lines"]) == 1 + 3 + 1 and found["off"] == ["node007", "node042", "node099", "node100"]

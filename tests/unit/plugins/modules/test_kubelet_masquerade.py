@@ -101,7 +101,7 @@ def test_what_was_verified_before_a_change_is_dropped(
 ) -> None:
     """The status would show kubenet's rule as a conflict although it is gone."""
     paths = private_paths(tmp_path)
-    found = Verification(1e9, False, 9, 1, "9 questions, not all match the policy: kubenet")
+    found = Verification(1e9, False, 9, 1, "10.8.0.0/16: kubenet")
     write_verification(paths, found)
     made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=--v=2 %s\n" % SET)
     node.start("kubelet")

@@ -16,7 +16,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import status, sync, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import states, status, sync, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import (
     Event,
     Memory,
@@ -173,8 +173,8 @@ class TestUsage:
         ):
             assert word in run.out
         statuses = re.findall(r"^ +([0-9]+)  ", run.out, re.MULTILINE)
-        statuses_of_code = (cli.OK, cli.FAILED, 2, cli.OUT_OF_SYNC, cli.CONFLICT, cli.NOT_TESTED, cli.CONFIG_BROKEN)
-        assert [int(status) for status in statuses] == list(statuses_of_code)
+        statuses_of_code = {cli.OK, cli.FAILED, 2, cli.NOT_TESTED, *states.EXIT_STATUS.values()}
+        assert [int(status) for status in statuses] == sorted(statuses_of_code)
         assert run.paths.config in run.out and run.paths.drop_ins in run.out
         assert max(len(line) for line in run.out.splitlines() if run.paths.config_dir not in line) <= 101
 
@@ -305,7 +305,7 @@ class TestStatus:
 
     def test_a_timer_that_does_not_run_is_no_resync(self, run: Agent) -> None:
         run.systemctl.active.discard(units.TIMER)
-        assert run("status") == cli.OK, "the rules are in sync"
+        assert run("status") == cli.UNITS_DIFFER
         assert re.search(
             r"^units +NOT AS INSTALLED; see systemctl status UNIT\n"
             r" +stopped: ip-masq-agent.timer\n"
@@ -313,12 +313,12 @@ class TestStatus:
             run.out,
             re.MULTILINE,
         )
-        assert run("status", "--json") == cli.OK
+        assert run("status", "--json") == cli.UNITS_DIFFER
         assert json.loads(run.out)["units"]["differ"] == {units.TIMER: ["stopped"]}
 
     def test_a_timer_that_runs_until_the_boot(self, run: Agent) -> None:
         run.systemctl.masked.add(units.TIMER)
-        assert run("status") == cli.OK
+        assert run("status") == cli.UNITS_DIFFER
         assert re.search(r"^resync +every 60s; not after a boot: \S+ is masked$", run.out, re.MULTILINE)
 
     def test_units_are_unknown_without_systemd(self, run: Agent) -> None:
@@ -333,7 +333,9 @@ class TestStatus:
         run.remember(Memory(values={"non_masquerade_cidrs": ["10.9.0.0/16"]}, sources=("/was/here",)))
         run.config.write_text(BROKEN)
         assert run("status") == cli.CONFIG_BROKEN
-        assert "BROKEN, the last valid configuration stays active: %s" % run.config in run.out
+        assert run.out.startswith("BROKEN CONFIG: %s: " % run.config)
+        assert "; the last valid configuration stays active: correct the file, an edit" in run.out.splitlines()[0]
+        assert re.search(r"^ +BROKEN: %s: " % run.config, run.out, re.MULTILINE)
         assert re.search(r"^exempt +10.9.0.0/16$", run.out, re.MULTILINE)
 
     def test_broken_config_and_no_previous_one(self, run: Agent) -> None:
@@ -416,11 +418,18 @@ class TestVerify:
     def test_status_says_that_rules_have_changed_since(self, run: Agent) -> None:
         write_verification(run.paths, Verification(1e9, False, 9, 1, "9 questions, 1 conflict"))
         run.remember(Memory(last_change=Event(1e9 - 1, ("x",))))
-        assert run("status") == cli.OK
+        assert run("status") == cli.CONFLICT
+        assert run.out.startswith("CONFLICTS: 9 questions, 1 conflict\n")
+        assert run("status", "--tolerate-conflicts") == cli.OK
+        assert run.out.startswith("CONFLICTS: ")
         assert re.search(r"^verified +2001-.* \(\d+ d ago\): 9 questions, 1 conflict$", run.out, re.MULTILINE)
         run.remember(Memory(last_change=Event(1e9 + 1, ("x",))))
         assert run("status") == cli.OK
         assert re.search(r"^verified +2001-.* ago; rules have changed since\): 9 questions", run.out, re.MULTILINE)
+        outdated = (
+            r"IN SYNC: .* \d+ d ago, before the last change of the rules and with conflicts: run ip-masq-agent ver"
+        )
+        assert re.match(outdated, run.out)
 
     def test_status_shows_interfaces_as_they_are_written(self, run: Agent) -> None:
         policy = {

@@ -201,7 +201,7 @@ _CONFLICT = {
         (
             {"conflicts": [_CONFLICT], "untested": [{"text": "x"}]},
             False,
-            "10 questions, not all match the policy: 10.8",
+            "10.8.0.0/16: policy pod, seen node (no rule); remedy: sync",
         ),
     ],
 )
@@ -217,21 +217,22 @@ def test_summary_never_says_more_than_was_tested(
 @pytest.mark.parametrize(
     ("leaks", "missed", "summary"),
     [
-        ("ignore", [], "10 questions match the policy; invalid packets leave with the pod's address: see leaks"),
-        ("count", [],
-         "10 questions match the policy; invalid packets leave with the pod's address, and are counted: see leaks"),
-        ("drop", [], "10 questions match the policy; invalid packets leave with the pod's address: see leaks"),
-        ("ignore", [{"text": "x"}],
-         "10 questions match the policy; not tested: x; invalid packets leave with the pod's address: see leaks"),
+        ("ignore", [], "10 questions, all match the policy"),
+        ("count", [], "10 questions match the policy; packets of no connection leave with the pod's address, and are "
+         "counted: set leaks to drop"),
+        ("drop", [], "10 questions match the policy; packets of no connection leave with the pod's address: add the "
+         "networks of these pods to source_cidrs"),
+        ("count", [{"text": "x"}], "10 questions match the policy; not tested: x; packets of no connection leave with "
+         "the pod's address, and are counted: set leaks to drop"),
     ],
 )  # fmt: skip
-def test_summary_says_that_packets_without_a_connection_leave(
+def test_summary_has_packets_without_a_connection_where_leaks_is_set(
     leaks: str, missed: t.List[t.Dict[str, str]], summary: str
 ) -> None:
     config = build({"leaks": leaks, "source_cidrs": ["10.244.0.0/16"]})
     rulesets = {IPV4: from_config(config, IPV4)}
     found = {"questions": 10, "conflicts": [], "untested": missed}
-    (finding,) = inspection._leak_health(packet_policy.policy_of(rulesets), True)
-    said = verdict.verdict(rulesets, [finding], found)
+    findings = list(inspection._leak_health(packet_policy.policy_of(rulesets), True))
+    said = verdict.verdict(rulesets, findings, found)
     assert said == (None if missed else True, summary)
     assert not list(inspection._leak_health(packet_policy.policy_of(rulesets), False))
