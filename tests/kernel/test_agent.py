@@ -439,6 +439,26 @@ class TestStatus:
         assert done.returncode == IN_SYNC
         assert rule in done.stdout and "it can masquerade exempt traffic" in done.stdout
 
+    @pytest.mark.parametrize("sources", [[], ["10.244.0.0/16"]], ids=["pods by routes", "source_cidrs"])
+    def test_a_rule_for_pods_before_the_jump_is_reported(
+        self, topology: Topology, tmp_path: Path, variant: Variant, sources: t.List[str]
+    ) -> None:
+        """As ufw keeps it in /etc/ufw/before.rules; Docker's, for its own containers, is not."""
+        a, node = ADDRESSES["ipv4"], AgentNode(topology.node, tmp_path)
+        node.configure(backend=variant.backend, sourceCIDRs=sources)
+        node.sync()
+        tool = "iptables-legacy" if variant.backend == "iptables_legacy" else "iptables-nft"
+        for rule in ("-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE", "-s 10.244.0.0/16 -o eth0 -j MASQUERADE"):
+            node.ns.run(tool, "-t", "nat", "-I", "POSTROUTING", *rule.split())
+        shows = topology.ask(*a.exempt)
+        assert set(shows.values()) == {a.node}, shows
+        notes = "\n".join(node.status()["notes"])
+        assert "(-A POSTROUTING -s 10.244.0.0/16 -o eth0 -j MASQUERADE): it can masquerade exempt traffic" in notes
+        assert "docker0" not in notes
+        assert node.command("verify").returncode == 5
+        first = node.command("status").stdout.splitlines()[0]
+        assert first.startswith("CONFLICTS: ") and "-s 10.244.0.0/16 -o eth0 -j MASQUERADE" in first
+
 
 #: A program without CAP_SYS_ADMIN, which cannot make a namespace, and so no copy of the node.
 BARE = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--")

@@ -65,7 +65,9 @@ def test_nat_chains_of_other_tables_are_named(node: AgentNode) -> None:
         "add chain inet firewalld nat_PRE { type nat hook prerouting priority -100; };"
         "add chain inet firewalld mangle_POST { type filter hook postrouting priority 10; };"
         "add chain inet firewalld regular;"
-        "add table ip6 other; add chain ip6 other six { type nat hook postrouting priority 100; }",
+        "add rule inet firewalld nat_POST oifname eth0 masquerade; add rule inet firewalld nat_PRE drop;"
+        "add table ip6 other; add chain ip6 other six { type nat hook postrouting priority 100; };"
+        "add rule ip6 other six masquerade",
     )
     node.configure(backend="nftables")
     node.sync()
@@ -78,6 +80,65 @@ def test_nat_chains_of_other_tables_are_named(node: AgentNode) -> None:
         "table inet firewalld of nftables has the nat chain nat_POST",
         "table ip6 other of nftables has the nat chain six",
     }
+
+
+#: Tables of programs that keep guests, as they write them: libvirt 10.4, Incus, netavark 1.12, Docker 29.
+GUESTS = """
+table ip libvirt_network {
+    chain guest_nat {
+        type nat hook postrouting priority 100; policy accept;
+        ip saddr 192.168.122.0/24 ip daddr 224.0.0.0/24 counter return
+        meta l4proto tcp ip saddr 192.168.122.0/24 ip daddr != 192.168.122.0/24 counter masquerade to :1024-65535
+        ip saddr 192.168.122.0/24 ip daddr != 192.168.122.0/24 counter masquerade
+    }
+}
+table inet incus {
+    chain pstrt.incusbr0 {
+        type nat hook postrouting priority 100; policy accept;
+        ip saddr 10.61.58.0/24 ip daddr != 10.61.58.0/24 masquerade
+    }
+}
+table inet netavark {
+    chain nv_10_88_0_0_nm16 {
+        ip daddr 10.88.0.0/16 accept
+        ip daddr != 224.0.0.0/4 masquerade
+    }
+    chain POSTROUTING {
+        type nat hook postrouting priority 100; policy accept;
+        meta mark & 0x00002000 == 0x00002000 masquerade
+        ip saddr 10.88.0.0/16 jump nv_10_88_0_0_nm16
+    }
+}
+table ip docker-bridges {
+    chain nat-postrouting-in__docker0 {
+        fib saddr type local counter masquerade
+    }
+    chain nat-postrouting-out__docker0 {
+        oifname != "docker0" ip saddr 172.17.0.0/16 counter masquerade
+    }
+    chain nat-POSTROUTING {
+        type nat hook postrouting priority 100; policy accept;
+        iifname "docker0" jump nat-postrouting-out__docker0
+        oifname "docker0" jump nat-postrouting-in__docker0
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("sources", [[], ["10.244.0.0/16"]])
+def test_tables_for_guests_alone_are_not_named_until_a_rule_is_about_pods(
+    node: AgentNode, sources: t.List[str]
+) -> None:
+    node.wire()
+    node.ns.run("nft", "-f", "-", stdin=GUESTS)
+    node.configure(backend="nftables", sourceCIDRs=sources)
+    node.sync()
+    assert [note for note in node.status()["notes"] if "of nftables has the nat chain" in note] == []
+    others = "add rule inet netavark nv_10_88_0_0_nm16 masquerade; add rule ip docker-bridges nat-POSTROUTING ip saddr "
+    others += "10.0.0.0/8 jump nat-postrouting-out__docker0; add rule inet incus pstrt.incusbr0 masquerade"
+    node.ns.run("nft", others)
+    (note,) = [note for note in node.status()["notes"] if "of nftables has the nat chain" in note]
+    assert note.startswith("table inet incus of nftables has the nat chain pstrt.incusbr0, which may masquerade")
 
 
 def test_a_policy_of_drop_is_named(node: AgentNode) -> None:

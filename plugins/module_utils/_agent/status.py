@@ -11,7 +11,6 @@ import typing as t
 
 from .._engine import source_ports
 from .._engine.auto_ports import or_any_ports
-from .._engine.other_chains import find_other_chains
 from .._engine.reconcile import Result
 from .._engine.ruleset import DROP, IGNORE
 from .._errors import NodeError
@@ -21,6 +20,7 @@ from .._policy.values import AUTO_PORTS
 from .._system import conntrack
 from .._system.node import Node
 from .._verify.words import concerned
+from .._verify.words.other_tables import find_other_chains
 from .._version import VERSION
 from . import held_locks, ports, repeated_repairs, snapshot, states, unit_control
 from .effective_policy import EffectivePolicy, require_policy
@@ -55,8 +55,8 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "notes": list(policy.notes + result.notes + remembered.unrecorded)
         + list(held_locks.passed_over(remembered.held).values())
         + repeated_repairs.notes(remembered.repairs, time.time())
-        + list(result.remarks + concerned.notes(config))
-        + find_other_chains(node, config.families),
+        + list(concerned.remarks(result.remarks, config) + concerned.notes(config))
+        + find_other_chains(node, config),
         "not_checked": list(result.not_checked),
         "repairs_undone": [_undone_data(one) for one in repeated_repairs.undone(remembered.repairs, time.time())],
         "config": _policy_data(paths, policy, config),

@@ -10,6 +10,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.policy import Config
+from .._policy.values import Network
 from .._system.families import Family
 from .._system.node import Node, Tool
 from .ruleset import Ruleset
@@ -130,6 +131,8 @@ class OtherRule(t.NamedTuple):
     partial: bool = False
     #: whether it is the policy of the chain, and drops what no rule decides about
     drops: bool = False
+    #: the only network whose traffic it matches; None: that of any, or of all but one
+    source: t.Optional[Network] = None
 
 
 class Former(t.NamedTuple):

@@ -29,8 +29,13 @@ _EFFECT = "which may masquerade exempt traffic (its rules were not evaluated)"
 _DROPS = "; its policy drops traffic that they do not translate or accept"
 
 
-def find_other_chains(node: Node, families: t.Iterable[Family]) -> t.List[str]:
-    """Find such chains, one sentence each. What cannot be read is left out: other steps report that."""
+def find_other_chains(
+    node: Node, families: t.Iterable[Family], concerns: t.Callable[[Family, str, str, bool], bool]
+) -> t.List[str]:
+    """Find such chains, one sentence each. What cannot be read is left out: other steps report that.
+
+    :param concerns: whether managed traffic can meet a nat chain: family, table, chain, whether the table is inet.
+    """
     found: t.Dict[str, None] = {}
     for family in families:
         for variant, jumps in ((IPTABLES_NFT, _nft_jumps), (IPTABLES_LEGACY, _legacy_jumps)):
@@ -49,7 +54,8 @@ def find_other_chains(node: Node, families: t.Iterable[Family]) -> t.List[str]:
             continue
         for base in base_chains:
             of_iptables = base.family != "inet" and (base.table, base.name) == (NAT, "POSTROUTING")
-            if base.table != MANAGED_TABLE and not of_iptables:
+            mine = base.table == MANAGED_TABLE or of_iptables
+            if not mine and concerns(family, base.table, base.name, base.family == "inet"):
                 names = (base.family, shown(base.table), shown(base.name))
                 place = "table %s %s of nftables has the nat chain %s" % names
                 found["%s, %s%s" % (place, _EFFECT, _DROPS if base.drops else "")] = None

@@ -9,8 +9,11 @@ that these rules jump to, and native tables that other programs made with nft, a
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import typing as t
 
+from .._policy.values import Network
 from .._system.printable import shown
 from .backend import OtherRule
 from .iptables_syntax import PostroutingRule, conditions
@@ -23,11 +26,18 @@ _DROPS = (
 )
 
 
+class Remark(t.NamedTuple):
+    """What a rule does to managed traffic; with a source, if pods have an address of it."""
+
+    text: str
+    source: t.Optional[Network] = None
+
+
 def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int, policy: str = "ACCEPT") -> t.Tuple[OtherRule, ...]:
     """Return the rules of one POSTROUTING that decide about traffic which the managed chain decides about as well.
 
-    Rules for marked traffic (kube-proxy, portmap) and for a source of their own (container bridges) are left out: they
-    are needed, or do not match the pods' traffic. Rules for all other marks or sources do match it.
+    Rules for marked traffic (kube-proxy, portmap) are left out: they are needed, or do not match the pods' traffic.
+    Rules for all other marks do match it, and rules for a source do if pods have it.
 
     :param jump: index of the jump to the managed chain; negative if there is none.
     :param policy: of POSTROUTING, as iptables prints it.
@@ -39,17 +49,20 @@ def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int, policy: str
             masquerades=rule.target in _NAT_TARGETS,
             before=jump < 0 or index < jump,
             partial=not rule.whole and not rule.unprintable,
+            source=_source(rule),
         )
         for index, rule in enumerate(postrouting)
-        if rule.target in _NAT_TARGETS + _VERDICTS and _is_general(rule)
+        if rule.target in _NAT_TARGETS + _VERDICTS and not is_for_marked(rule)
     )
 
 
-def _is_general(rule: PostroutingRule) -> bool:
-    words = rule.words
-    return not is_for_marked(rule) and not any(
-        word == "-s" and before != "!" for before, word in zip(("",) + words, words)
-    )
+def _source(rule: PostroutingRule) -> t.Optional[Network]:
+    """Return the source that a rule is for; None if it is for many, or for one that is no network."""
+    for before, word, value in zip(("",) + rule.words, rule.words, rule.words[1:]):
+        if word == "-s" and before != "!":
+            with contextlib.suppress(ValueError):
+                return ipaddress.ip_network(value)
+    return None
 
 
 def is_for_marked(rule: PostroutingRule) -> bool:
@@ -72,7 +85,7 @@ def _needs_mark(mark: str, inverted: bool) -> bool:
         return True
 
 
-def remarks(rules: t.Iterable[OtherRule], exemption: str) -> t.Iterator[str]:
+def remarks(rules: t.Iterable[OtherRule], exemption: str) -> t.Iterator[Remark]:
     """Return what rules in the same POSTROUTING as the jump do to managed traffic.
 
     :param exemption: with ``return``, exempt traffic goes on to the rules after the jump.
@@ -80,27 +93,23 @@ def remarks(rules: t.Iterable[OtherRule], exemption: str) -> t.Iterator[str]:
     for rule in rules:
         where = "before" if rule.before else "after"
         if rule.drops:
-            yield _DROPS % "POSTROUTING"
+            yield Remark(_DROPS % "POSTROUTING")
         elif rule.masquerades and (rule.before or exemption == "return"):
             yield _remark("a POSTROUTING rule %s the jump" % where, rule, "it can masquerade exempt traffic")
         elif rule.before and not rule.masquerades:
             yield _remark("a POSTROUTING rule before the jump", rule, "matching traffic bypasses the managed chain")
 
 
-def remarks_elsewhere(rules: t.Iterable[OtherRule], backend: str, exemption: str) -> t.Iterator[str]:
+def remarks_elsewhere(rules: t.Iterable[OtherRule], backend: str, exemption: str) -> t.Iterator[Remark]:
     """Describe what rules in POSTROUTING of another backend do to exempt traffic: it meets them, unless enforced."""
     for rule in rules:
         if rule.drops:
-            yield _DROPS % ("POSTROUTING of " + backend)
+            yield Remark(_DROPS % ("POSTROUTING of " + backend))
         elif rule.masquerades and exemption != "enforce":
             yield _remark("a POSTROUTING rule of %s" % backend, rule, "it can masquerade exempt traffic")
 
 
-def _remark(subject: str, rule: OtherRule, effect: str) -> str:
+def _remark(subject: str, rule: OtherRule, effect: str) -> Remark:
     hidden = "; it has conditions that iptables does not print" if rule.partial else ""
-    return "%s also matches this traffic (%s%s): %s. Remove the rule unless it is intended" % (
-        subject,
-        rule.rule,
-        hidden,
-        effect,
-    )
+    text = "%s also matches this traffic (%s%s): %s. Remove the rule unless it is intended"
+    return Remark(text % (subject, rule.rule, hidden, effect), rule.source)

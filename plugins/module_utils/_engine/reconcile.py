@@ -34,7 +34,7 @@ from .backend import (
     total,
 )
 from .fixed_addresses import require_addresses, without_missing
-from .other_nat import remarks, remarks_elsewhere
+from .other_nat import Remark, remarks, remarks_elsewhere
 from .ruleset import IGNORE, Ruleset, from_config
 from .run_lock import lock
 
@@ -71,7 +71,7 @@ class Result(t.NamedTuple):
     #: where left-over rules could not be looked for, and why: nothing is known of these places
     not_checked: t.Tuple[str, ...] = ()
     #: rules of other programs that match the same traffic, and what they do to it
-    remarks: t.Tuple[str, ...] = ()
+    remarks: t.Tuple[Remark, ...] = ()
     #: fixed addresses of the policy that the node does not have
     missing: t.Tuple[str, ...] = ()
     #: open connections that were removed, by family; empty if that was not wanted, or no rule was changed
@@ -196,7 +196,7 @@ class _Run:
         self._errors = list(errors)
         self._plan_notes: t.List[str] = []
         self._not_checked: t.List[str] = []
-        self._remarks: t.List[str] = []
+        self._remarks: t.List[Remark] = []
         self._flushed: t.List[Flushed] = []
         self._compared: t.List[Compared] = []
         #: families that are to have rules, and those of them that have none now

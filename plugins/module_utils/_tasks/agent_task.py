@@ -14,7 +14,6 @@ from .._agent.state_files import read_memory, record_applied
 from .._agent.sync import dry_run, sync
 from .._agent.units import SERVICE
 from .._engine.actors import KUBENET
-from .._engine.other_chains import find_other_chains
 from .._engine.reconcile import Result
 from .._errors import IpMasqError, NodeError, ProgramMissingError
 from .._kubelet.manage import manage_kubelets
@@ -23,7 +22,8 @@ from .._policy.config_file import config_text
 from .._system import packages, systemd
 from .._system.node import Node
 from .._system.process import run
-from .._verify.words.concerned import notes as notes_on
+from .._verify.words import concerned
+from .._verify.words.other_tables import find_other_chains
 from .._version import VERSION
 from . import installed_program
 from .agent_result import as_return
@@ -92,13 +92,13 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     warnings += tuple(repeated_repairs.notes(read_memory(paths).repairs, time.time()))
     if check and failed:
         warnings += ("the last run of %s failed: %s; a run without check mode runs it again" % (SERVICE, failed),)
-    warnings += result.effect_notes + notes_on(config) + tuple(result.remarks)
+    warnings += result.effect_notes + concerned.notes(config) + concerned.remarks(result.remarks, config)
     returned = dict(as_return(installation.result(result), present=True), version=VERSION)
     if proposal:
         returned["proposal"] = proposal
         if proposal["verified"] is None:
             warnings += ("the rules were not fully tested before they are written: %s" % proposal["summary"],)
-    returned["rules"]["other_nat"] = find_other_chains(node, config.families)
+    returned["rules"]["other_nat"] = find_other_chains(node, config)
     if not errors and not check and (installation.files or failed):
         try:
             unit_control.try_service(node.run, paths)

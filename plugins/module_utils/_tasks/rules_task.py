@@ -8,7 +8,6 @@ from __future__ import annotations
 import typing as t
 
 from .._engine import saved_rules
-from .._engine.other_chains import find_other_chains
 from .._engine.reconcile import reconcile
 from .._errors import ConfigError, IpMasqError, ProgramMissingError
 from .._policy.config_file import load
@@ -16,6 +15,7 @@ from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, 
 from .._system import packages, process
 from .._system.node import Node
 from .._verify.words import concerned
+from .._verify.words.other_tables import find_other_chains
 from .rules_result import rules_diff, rules_return
 from .task_result import Done, Params, named
 
@@ -73,7 +73,8 @@ def carry_out(params: Params, check: bool) -> Done:
     except IpMasqError as exc:
         return Done({}, failure=str(exc))
     about = concerned.notes(config) if present else saved_rules.notes([config.masq_chain])
-    warnings = tuple(map(named, (*result.notes, *result.effect_notes, *about, *result.remarks)))
+    remarks = concerned.remarks(result.remarks, config)
+    warnings = tuple(map(named, (*result.notes, *result.effect_notes, *about, *remarks)))
     returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
-    returned["other_nat"] = find_other_chains(node, config.families) if present else []
+    returned["other_nat"] = find_other_chains(node, config) if present else []
     return Done(returned, warnings, "; ".join(result.errors))

@@ -268,7 +268,7 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
             "exemption is enforce and kube-proxy uses IPVS: a pod that reaches itself through a Service gets no answer",
             "list the interfaces of pods in except_interfaces, or set exemption to accept or return",
         )
-    for remark in result.remarks:
+    for remark in concerned.remarks(result.remarks, config):
         yield Health("foreign_nat_rule", WARNING, remark, "run with verify: true to see whether packets meet it")
 
 

@@ -54,6 +54,11 @@ def guests(state: NodeState, family: Family) -> t.List[Sender]:
     return _behind(state, family, lambda link: _OTHERS_BRIDGES.match(link.name))
 
 
+def is_of_others(names: Names) -> bool:
+    """Return whether a condition asks for such bridges of others, and for nothing else."""
+    return not names.inverted and all(_OTHERS_BRIDGES.match(one.rstrip("+")) for one in names.patterns)
+
+
 def _behind(state: NodeState, family: Family, chosen: t.Optional[t.Callable[[links.Link], bool]]) -> t.List[Sender]:
     """Return what is behind links to which pods could be connected.
 

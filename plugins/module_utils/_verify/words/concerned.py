@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 
+from ..._engine.other_nat import Remark
 from ..._engine.range_words import in_words, listed
 from ..._engine.ruleset import exempt_spans, from_config, matches_interface
 from ..._errors import ConfigError, NodeError
@@ -31,6 +33,27 @@ def notes(config: Config, severities: t.Container[str] = (WARNING, INFO)) -> t.T
         return ()
     found = [*concerns(config, state), *ipv6_not_managed(config.families, state)]
     return tuple("%s: %s" % (one.text, one.remedy) for one in found if one.severity in severities)
+
+
+def remarks(found: t.Iterable[Remark], config: Config) -> t.Tuple[str, ...]:
+    """Return remarks on rules of other programs: of those for one source, those that match pods of this node."""
+    found = list(found)
+    pods: t.List[t.Any] = []
+    if any(one.source for one in found):
+        with contextlib.suppress(NodeError):
+            pods = [one for family in config.families for one in _pods(config, family)]
+    return tuple(one.text for one in found if not one.source or any(map(one.source.overlaps, pods)))
+
+
+def _pods(config: Config, family: Family) -> t.Iterable[t.Any]:
+    """Return the networks of pods: those of the policy, else those that the routes of this node show.
+
+    :raises NodeError: the routes cannot be read.
+    """
+    if config.source_cidrs:
+        return _of(config.source_cidrs, family)
+    found = senders.senders(node_state.read_network(), family)
+    return intervals.networks(intervals.of(span for one in found for span in one.network), family)
 
 
 def require_pods(config: Config, label: t.Callable[[str], str] = str) -> None:

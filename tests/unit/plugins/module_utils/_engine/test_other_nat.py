@@ -27,7 +27,7 @@ def remarks(
     nat.policy = policy
     plan = converge(engine.backend(nat), engine.ruleset(asked)).plan
     assert not plan.actions
-    return list(remarks_on(plan.others, exemption))
+    return [one.text for one in remarks_on(plan.others, exemption) if one.source is None]
 
 
 @pytest.mark.parametrize("rule", ["-o eth1 -j MASQUERADE", "-d 10.0.0.0/8 -j SNAT --to-source 192.0.2.1"])
@@ -63,6 +63,18 @@ def test_a_verdict_before_us_takes_traffic_and_one_behind_us_does_not(verdict: s
 )
 def test_marked_and_source_limited_traffic_is_not_reported(benign: str) -> None:
     assert remarks([benign], [benign]) == []
+
+
+@pytest.mark.parametrize("target", ["MASQUERADE", "ACCEPT"])
+def test_a_rule_for_one_source_is_reported_with_it(target: str) -> None:
+    """As ufw's documentation has it; whether pods have the source is known elsewhere."""
+    rule = "-s 10.244.0.0/16 -o eth0 -j " + target
+    plan = converge(engine.backend(Nat(chains={
+        CHAIN: engine.healthy({}), "POSTROUTING": [rule, JUMP], "KUBE-POSTROUTING": [],
+    })), engine.ruleset({})).plan  # fmt: skip
+    (found,) = remarks_on(plan.others, "return")
+    assert rule in found.text and "before the jump" in found.text
+    assert str(found.source) == "10.244.0.0/16"
 
 
 @pytest.mark.parametrize(

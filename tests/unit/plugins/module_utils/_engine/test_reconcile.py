@@ -275,6 +275,7 @@ def test_a_masquerade_rule_in_another_variant_is_reported(machine: Machine) -> N
     machine.put(LEGACY, IPV4, POSTROUTING=["-o eth1 -j MASQUERADE", "-p tcp -j ACCEPT", "-s 10.9.0.0/16 -j MASQUERADE"])
     machine.put(LEGACY, IPV6, POSTROUTING=["-o eth2 -j MASQUERADE"])
     for _again in range(2):
-        (remark,) = sync(machine, backend=NFT).remarks
-        assert "of iptables_legacy also matches this traffic (-A POSTROUTING -o eth1 -j MASQUERADE)" in remark
+        remark, sourced = sync(machine, backend=NFT).remarks
+        assert "of iptables_legacy also matches this traffic (-A POSTROUTING -o eth1 -j MASQUERADE)" in remark.text
+        assert remark.source is None and str(sourced.source) == "10.9.0.0/16"
     assert sync(machine, present=False).remarks == ()
