@@ -209,6 +209,7 @@ def _judged(host: str, asked: t.Mapping[str, t.Any], wanted: t.Optional[str], ad
     report = asked.get("report") or {}
     findings = [Finding(state, one_line(reason)) for state, reason in _findings(asked, report, wanted, advice)]
     findings.sort(key=lambda one: STATES.index(one.state))
+    findings = [one for one in findings if one.state != NOT_TESTED] or findings
     good = "absent" if wanted == "absent" else IN_SYNC
     node = Node(host, findings[0].state if findings else good, findings)
     if not report:

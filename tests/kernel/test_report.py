@@ -41,6 +41,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Fleet]:
         made.hosts["n4"] = {"ansible_host": "127.0.0.1", "ansible_port": 1}
         # What applies to nodes must not apply to the controller.
         made.group_vars["all"]["ansible_become_method"] = "no.such.method"
+        made.nodes["n1"].wire()
         made.nodes["n6"].wire()
         other = ("-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
         made.nodes["n6"].ns.run("iptables-nft", *other)

@@ -52,7 +52,9 @@ def judge(report: _Report, service_failure: str = "") -> t.List[Finding]:
     :param service_failure: how the last run of the service failed, if that is known beside the report.
     """
     found = [*_of_rules(report, service_failure), *_of_verification(report), *_of_units(report)]
-    return sorted(found, key=lambda one: _ORDER.index(one.state))
+    # Beside what is wrong, what was not tested says nothing.
+    wrong = [one for one in found if one.state != NOT_TESTED] or found
+    return sorted(wrong, key=lambda one: _ORDER.index(one.state))
 
 
 def state(found: t.Sequence[Finding]) -> str:

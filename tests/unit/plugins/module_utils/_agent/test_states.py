@@ -72,7 +72,7 @@ SENTENCES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], str, int, int]] = {
     "units": (
         {**verified(UNTESTED), **STOPPED},
         "UNITS NOT AS INSTALLED: ip-masq-agent.timer is disabled, stopped (and 1 more); drift may not be repaired: run "
-        "your playbook, or see systemctl status ip-masq-agent.timer; also: not fully tested",
+        "your playbook, or see systemctl status ip-masq-agent.timer",
         3,
         3,
     ),
