@@ -271,6 +271,179 @@ COMMIT
     }
 }
 """),
+    Shape("flannel-without-comments", IPTABLES, "flannel", """*nat
+-A POSTROUTING -s 10.244.0.0/16 -d 10.244.0.0/16 -j RETURN
+-A POSTROUTING -s 10.244.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully
+-A POSTROUTING ! -s 10.244.0.0/16 -d 10.244.0.0/16 -j MASQUERADE --random-fully
+COMMIT
+"""),
+    Shape("kube-ovn", IPTABLES, "Kube-OVN", """*nat
+:OVN-POSTROUTING - [0:0]
+:OVN-MASQUERADE - [0:0]
+-I POSTROUTING 1 -m comment --comment "kube-ovn postrouting rules" -j OVN-POSTROUTING
+-A OVN-POSTROUTING -m mark --mark 0x4000/0x4000 -j OVN-MASQUERADE
+-A OVN-POSTROUTING -m set --match-set ovn40subnets src -m set --match-set ovn40subnets dst -j OVN-MASQUERADE
+-A OVN-POSTROUTING -p tcp -m tcp --tcp-flags SYN NONE -m conntrack --ctstate NEW -j RETURN
+-A OVN-POSTROUTING -m set --match-set ovn40subnets-nat src -m set ! --match-set ovn40subnets dst -j OVN-MASQUERADE
+-A OVN-MASQUERADE -j MARK --set-xmark 0x0/0xffffffff
+-A OVN-MASQUERADE -j MASQUERADE
+COMMIT
+""",
+        """create ovn40subnets hash:net
+create ovn40subnets-nat hash:net
+add ovn40subnets 10.244.0.0/16
+add ovn40subnets-nat 10.244.0.0/16
+"""),
+    Shape("kube-ovn-before-1.9", IPTABLES, "Kube-OVN", """*nat
+-A POSTROUTING -m set --match-set ovn40subnets-nat src -m set ! --match-set ovn40subnets dst -j MASQUERADE
+COMMIT
+""",
+        """create ovn40subnets hash:net
+create ovn40subnets-nat hash:net
+add ovn40subnets 10.244.0.0/16
+add ovn40subnets-nat 10.244.0.0/16
+"""),
+    Shape("kube-ovn", NFT, "Kube-OVN", """table ip kube-ovn {
+    set subnets { type ipv4_addr; flags interval; elements = { 10.244.0.0/16 }; }
+    set nat-subnets { type ipv4_addr; flags interval; elements = { 10.244.0.0/16 }; }
+    chain nat-policy {
+    }
+    chain nat-postrouting {
+        type nat hook postrouting priority srcnat + 10; policy accept;
+        ip saddr @subnets ip daddr @subnets masquerade fully-random comment "nat-subnet-between"
+        jump nat-policy comment "nat-policy"
+        ip saddr @nat-subnets ip daddr != @subnets masquerade fully-random comment "nat-default"
+    }
+}
+"""),
+    Shape("aws-vpc-cni", IPTABLES, "AWS VPC CNI", """*nat
+:AWS-SNAT-CHAIN-0 - [0:0]
+-A POSTROUTING -m comment --comment "AWS SNAT CHAIN" -j AWS-SNAT-CHAIN-0
+-A AWS-SNAT-CHAIN-0 ! -o vlan+ -m comment --comment "AWS, SNAT" -m addrtype ! --dst-type LOCAL \
+-j SNAT --to-source 198.51.100.1 --random-fully
+COMMIT
+"""),
+    Shape("kube-vip", IPTABLES, "kube-vip", """*nat
+-I POSTROUTING 1 -s 10.244.1.2/32 -m mark --mark 0x0/0x40 -m comment --comment "a3ViZS12aXAK=kube-vip-kube-system" \
+-j SNAT --to-source 198.51.100.1
+COMMIT
+"""),
+    Shape("openshift-sdn", IPTABLES, "OpenShift SDN", """*nat
+:OPENSHIFT-MASQUERADE - [0:0]
+:OPENSHIFT-MASQUERADE-2 - [0:0]
+-A POSTROUTING -m comment --comment "rules for masquerading OpenShift traffic" -j OPENSHIFT-MASQUERADE
+-A OPENSHIFT-MASQUERADE -s 10.244.0.0/16 -m comment --comment "masquerade pod-to-external traffic" \
+-j OPENSHIFT-MASQUERADE-2
+-A OPENSHIFT-MASQUERADE-2 -d 10.244.0.0/16 -m comment --comment "masquerade pod-to-external traffic" -j RETURN
+-A OPENSHIFT-MASQUERADE-2 -j MASQUERADE
+COMMIT
+"""),
+    Shape("rancher-1", IPTABLES, "Rancher 1", """*nat
+:CATTLE_NAT_POSTROUTING - [0:0]
+-I POSTROUTING 1 -j CATTLE_NAT_POSTROUTING
+-A CATTLE_NAT_POSTROUTING -p tcp -s 10.244.0.0/16 ! -o docker0 -j MASQUERADE --to-ports 1024-65535
+-A CATTLE_NAT_POSTROUTING -p udp -s 10.244.0.0/16 ! -o docker0 -j MASQUERADE --to-ports 1024-65535
+-A CATTLE_NAT_POSTROUTING -s 10.244.0.0/16 ! -o docker0 -j MASQUERADE
+COMMIT
+"""),
+    Shape("netbird-beside-pods", NFT, None, """table ip netbird {
+    chain netbird-rt-postrouting {
+        type nat hook postrouting priority srcnat - 1; policy accept;
+        meta mark 0x0001bd21 oifname != "lo" counter masquerade
+        meta mark 0x0001bd22 oifname "wt0" counter masquerade
+    }
+}
+"""),
+    Shape("netbird", IPTABLES, "NetBird", """*nat
+:NETBIRD-RT-NAT - [0:0]
+-A POSTROUTING -j NETBIRD-RT-NAT
+-A NETBIRD-RT-NAT -s 10.244.0.0/16 -j MASQUERADE
+COMMIT
+"""),
+    Shape("shorewall", IPTABLES, "Shorewall", """*nat
+:eth0_masq - [0:0]
+-A POSTROUTING -o eth0 -j eth0_masq
+-A eth0_masq -s 10.0.0.0/8 -j MASQUERADE
+COMMIT
+"""),
+    Shape("nixos", IPTABLES, "NixOS", """*nat
+:nixos-nat-post - [0:0]
+-A POSTROUTING -j nixos-nat-post
+-A nixos-nat-post -s 10.244.0.0/16 -o eth0 -j MASQUERADE
+COMMIT
+"""),
+    Shape("nixos", NFT, "NixOS", """table ip nixos-nat {
+    chain post {
+        type nat hook postrouting priority srcnat; policy accept;
+        ip saddr 10.244.0.0/16 oifname "eth0" masquerade comment "from internal IPs"
+    }
+}
+"""),
+    Shape("networkmanager-shared", NFT, "NetworkManager", """table ip nm-shared-pods0 {
+    chain nat_postrouting {
+        type nat hook postrouting priority srcnat; policy accept;
+        ip saddr 10.244.1.0/24 ip daddr != 10.244.1.0/24 masquerade
+    }
+}
+"""),
+    Shape("networkmanager-shared", IPTABLES, "NetworkManager", """*nat
+-I POSTROUTING 1 -s 10.244.1.0/24 ! -d 10.244.1.0/24 -m comment --comment nm-shared-pods0 -j MASQUERADE
+COMMIT
+"""),
+    Shape("lxc-net-over-pods", NFT, "lxc-net", """table ip lxc {
+    chain postrouting {
+        type nat hook postrouting priority 100;
+        ip saddr 10.244.1.0/24 ip daddr != 10.244.1.0/24 counter masquerade
+    }
+}
+"""),
+    Shape("lxc-net-beside-pods", IPTABLES, None, """*nat
+-A POSTROUTING -s 10.0.3.0/24 ! -d 10.0.3.0/24 -j MASQUERADE
+COMMIT
+"""),
+    Shape("incus-over-pods", NFT, "LXD or Incus", """table inet incus {
+    chain pstrt.incusbr0 {
+        type nat hook postrouting priority srcnat; policy accept;
+        ip saddr 10.244.1.0/24 ip daddr != 10.244.1.0/24 masquerade
+    }
+}
+"""),
+    Shape("lxd-over-pods", IPTABLES, "LXD or Incus", """*nat
+-I POSTROUTING 1 -s 10.244.1.0/24 ! -d 10.244.1.0/24 -m comment --comment "generated for LXD network lxdbr0" \
+-j MASQUERADE
+COMMIT
+"""),
+    Shape("libvirt-before-5.1-over-pods", IPTABLES, "libvirt", """*nat
+-A POSTROUTING -s 10.244.1.0/24 ! -d 10.244.1.0/24 -p tcp -j MASQUERADE --to-ports 1024-65535
+-A POSTROUTING -s 10.244.1.0/24 ! -d 10.244.1.0/24 -p udp -j MASQUERADE --to-ports 1024-65535
+COMMIT
+"""),
+    Shape("firewalld-policy", NFT, "firewalld", """table inet firewalld {
+    chain nat_POST_policy_egress_allow {
+        meta nfproto ipv4 oifname != "lo" masquerade
+    }
+    chain nat_POST_policy_egress {
+        jump nat_POST_policy_egress_allow
+    }
+    chain nat_POSTROUTING_POLICIES {
+        oifname "eth0" jump nat_POST_policy_egress
+    }
+    chain nat_POSTROUTING {
+        type nat hook postrouting priority srcnat + 10; policy accept;
+        jump nat_POSTROUTING_POLICIES
+    }
+}
+"""),
+    Shape("docker-without-userland-proxy", IPTABLES, None, """*nat
+:DOCKER - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+-A OUTPUT -m addrtype --dst-type LOCAL -j DOCKER
+-A POSTROUTING -o docker0 -m addrtype --src-type LOCAL -j MASQUERADE
+-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
+-A POSTROUTING -s 172.17.0.2/32 -d 172.17.0.2/32 -p tcp -m tcp --dport 80 -j MASQUERADE
+-A DOCKER -p tcp -m tcp --dport 8080 -j DNAT --to-destination 172.17.0.2:80
+COMMIT
+"""),
     Shape("ovn-kubernetes", NFT, "OVN-Kubernetes", """table inet ovn-kubernetes {
     chain ovn-kube-pod-subnet-masq {
         ip saddr 10.244.1.0/24 masquerade

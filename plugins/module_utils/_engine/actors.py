@@ -8,17 +8,28 @@ from __future__ import annotations
 import re
 import typing as t
 
+from .._system.printable import shown
+
 
 class Actor(t.NamedTuple):
     """A program that makes rules."""
 
     name: str
-    #: what ends their effect
+    #: what ends their effect; ``%(zone)s`` stands for what the group ``zone`` of a pattern found
     remedy: str
     #: patterns for whole names of a table, without the family, and a chain, perhaps with one for a part of the rule
     places: t.Tuple[t.Tuple[str, ...], ...] = ()
     #: whether they translate only what has to be translated
     benign: bool = False
+    #: whether they give packets of the node itself another address of it, because the receiver cannot answer the first
+    of_node: bool = False
+    #: whether it keeps machines or containers of its own on a node, behind bridges whose networks it masquerades
+    has_guests: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Return whether it is known which program it is."""
+        return self.name != UNKNOWN.name
 
 
 #: The program whose left-over rule the role deletes with the kubelet.
@@ -51,6 +62,12 @@ ACTORS = (
     ),
     Actor(
         "Calico",
+        "Calico needs the rule for packets of the node that leave through its tunnel",
+        ((r"nat|calico", r"(nat-)?cali-POSTROUTING", r"src-type LOCAL|fib saddr type local"),),
+        of_node=True,
+    ),
+    Actor(
+        "Calico",
         "set natOutgoing: false in the IPPool of the pods (Tigera operator: Disabled in its Installation), or cover "
         "the range with an IPPool that has disabled: true",
         ((r"nat|calico", r"(nat-|filter-)?cali-.*"),),
@@ -58,7 +75,13 @@ ACTORS = (
     Actor(
         "flannel",
         "start flanneld without --ip-masq (FLANNEL_IPMASQ=false)",
-        ((r"nat|flannel-ipv[46]", r"FLANNEL-.*|postrtg"), (r"nat", r"POSTROUTING", r"flanneld masq")),
+        (
+            (r"nat", r"FLANNEL-.*"),
+            (r"flannel-ipv[46]", r".*"),
+            # Where iptables has no comments, nothing but their form is left.
+            (r"nat", r"POSTROUTING", r"flanneld masq|-s \S+ ! -d (224\.0\.0\.0/4|ff00::/8) -j MASQUERADE"),
+            (r"nat", r"POSTROUTING", r"! -s (\S+) -d \1 -j MASQUERADE"),
+        ),
     ),
     Actor(
         "Cilium",
@@ -103,9 +126,44 @@ ACTORS = (
         ((r"nat", r"WEAVE(-.*)?"),),
     ),
     Actor(
+        "Kube-OVN",
+        "set natOutgoing: false in the subnet of the pods: kubectl patch subnet ovn-default --type merge -p "
+        '\'{"spec":{"natOutgoing":false}}\'',
+        (
+            (r"nat", r"OVN-(PREROUTING|POSTROUTING|OUTPUT|MASQUERADE|NAT-POLICY|NAT-PSUBNET-.*)"),
+            (r"nat", r"POSTROUTING", r"--match-set ovn[46]0|kube-ovn"),
+            (r"kube-ovn", r".*"),
+        ),
+    ),
+    Actor(
         "OVN-Kubernetes",
-        "start ovnkube with --disable-snat-multiple-gws=true and local gateway masquerading off, or use an EgressIP",
-        ((r"nat|ovn-kubernetes", r"OVN-.*|ovn-kube-.*|mgmtport-.*"),),
+        "start ovnkube with --disable-snat-multiple-gws=true and local gateway masquerading off, or use an EgressIP "
+        "(OpenShift: an EgressIP)",
+        ((r"nat|ovn-kubernetes", r"OVN-KUBE-.*|ovn-kube-.*|mgmtport-.*"), (r"ovn-kubernetes", r".*")),
+    ),
+    Actor(
+        "OpenShift SDN",
+        "it has no option for that: set exemption to accept or enforce, or use an EgressIP (oc patch netnamespace)",
+        ((r"nat", r"OPENSHIFT-MASQUERADE(-2)?"),),
+    ),
+    Actor(
+        "AWS VPC CNI",
+        "add the range to AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS of the DaemonSet aws-node, or set "
+        "AWS_VPC_K8S_CNI_EXTERNALSNAT=true there",
+        ((r"nat", r"AWS-(SNAT|CONNMARK)-CHAIN-\d+"), (r"nat", r"POSTROUTING", r"AWS,? SNAT")),
+    ),
+    Actor(
+        "kube-vip",
+        "add the range to the annotation kube-vip.io/egress-denied-networks of the Service, or remove its annotation "
+        "kube-vip.io/egress",
+        # It writes its name in base64.
+        ((r"nat", r"POSTROUTING", r"a3ViZS12aXAK?="),),
+    ),
+    Actor(
+        "Rancher 1",
+        "give its network in the environment ranges that hold no pod; where Rancher 1 no longer runs, nothing makes "
+        "these chains any more: iptables -t nat -F %(chain)s",
+        ((r"nat", r"(?P<chain>CATTLE_.*)"),),
     ),
     Actor(
         "Antrea",
@@ -120,50 +178,135 @@ ACTORS = (
     ),
     Actor(
         "Docker",
+        "Docker needs the rule to reach its containers from the node: with userland-proxy: false in "
+        "/etc/docker/daemon.json nothing else does",
+        (
+            (r"nat", r"POSTROUTING", r"-A POSTROUTING -o \S+ -m addrtype --src-type LOCAL -j MASQUERADE"),
+            (r"docker-bridges", r"nat-postrouting-in__.*", r"fib saddr type local"),
+        ),
+        of_node=True,
+    ),
+    Actor(
+        "Docker",
+        "Docker needs the rule for containers that use their own published ports",
+        ((r"nat", r"POSTROUTING", r"-s (\S+)/32 -d \1/32 -p \S+ .*-j MASQUERADE"),),
+        benign=True,
+    ),
+    Actor(
+        "Docker",
         'give its bridges ranges that hold no pod ("bip", "default-address-pools" in /etc/docker/daemon.json)',
-        ((r"nat", r"POSTROUTING|DOCKER(-.*)?", r"! -o (docker|br-)"), (r"docker-bridges", r".*")),
+        ((r"nat", r"POSTROUTING|DOCKER(-.*)?", r"! -o (docker|br-)|^DOCKER"), (r"docker-bridges", r".*")),
+        has_guests=True,
     ),
     Actor(
         "libvirt",
         "give its network a range that holds no pod, or forward mode='route' (virsh net-edit)",
-        ((r"nat|libvirt_network", r"LIBVIRT_.*|guest_.*"),),
+        (
+            (r"nat|libvirt_network", r"LIBVIRT_.*|guest_.*"),
+            # before 5.1
+            (r"nat", r"POSTROUTING", r"-s (\S+) ! -d \1 -p \S+ .*--to-ports 1024-65535|-s 192\.168\.122\.0/24 "),
+        ),
+        has_guests=True,
     ),
     Actor(
         "podman",
         "give its networks ranges that hold no pod (default_subnet in containers.conf)",
         ((r"nat|netavark", r"NETAVARK-.*|POSTROUTING|nv_.*", r"netavark|NETAVARK|nv_"), (r"netavark", r".*")),
+        has_guests=True,
     ),
     Actor(
         "firewalld",
-        "remove the masquerade of the zone: firewall-cmd --permanent --zone ZONE --remove-masquerade, then "
+        "remove the masquerade of the policy %(policy)s: firewall-cmd --permanent --policy %(policy)s "
+        "--remove-masquerade (of a rich rule: --remove-rich-rule), then firewall-cmd --reload",
+        ((r"firewalld|nat", r"(nat_)?POST_policy_(?P<policy>.+?)(_(allow|deny|log|pre|post))?"),),
+    ),
+    Actor(
+        "firewalld",
+        "remove the masquerade of the zone %(zone)s: firewall-cmd --permanent --zone %(zone)s --remove-masquerade (of "
+        "a rich rule: --remove-rich-rule), then firewall-cmd --reload",
+        ((r"firewalld|nat", r"(nat_)?POST_(?P<zone>.+?)(_(allow|deny|log|pre|post))?"),),
+    ),
+    Actor(
+        "firewalld",
+        "remove the direct rule: firewall-cmd --permanent --direct --get-all-rules shows it; --remove-rule, then "
         "firewall-cmd --reload",
-        ((r"firewalld|nat", r"nat_POST.*|POST_.*|POSTROUTING_(ZONES|POLICIES).*"),),
+        ((r"firewalld|nat", r"(nat_)?POSTROUTING_direct"),),
+    ),
+    Actor(
+        "firewalld",
+        "remove the masquerade of the zone or policy: firewall-cmd --list-all-zones, --list-all-policies",
+        ((r"firewalld", r".*"), (r"nat", r"POSTROUTING_(ZONES|POLICIES).*")),
     ),
     Actor("Tailscale", "tailscale set --snat-subnet-routes=false", ((r"nat", r"ts-.*"),)),
     Actor(
-        "LXD or Incus",
-        "set ipv4.nat and ipv6.nat of its network to false",
-        ((r"lxd|incus|nat", r"pstrt\..*|.*", r"pstrt|generated for (LXD|Incus) network"),),
+        "NetBird",
+        "turn off Masquerade of the network or route in NetBird's management (Networks, Network Routes)",
+        ((r"netbird", r".*"), (r"nat", r"(?i:netbird)-.*")),
     ),
     Actor(
-        "systemd-networkd", "remove IPMasquerade= from the .network file of the link", ((r"io\.systemd\.nat", r".*"),)
+        "LXD or Incus",
+        "set ipv4.nat and ipv6.nat of its network %(network)s to false",
+        (
+            (r"lxd|incus", r"pstrt\.(?P<network>.+)"),
+            (r"nat", r"POSTROUTING", r"generated for (LXD|Incus) network(-\S+)? (?P<network>[^\s\"]+)"),
+        ),
+        has_guests=True,
+    ),
+    Actor("LXD or Incus", "set ipv4.nat and ipv6.nat of its network to false", ((r"lxd|incus", r".*"),)),
+    Actor(
+        "lxc-net",
+        "give it a range that holds no pod: LXC_NETWORK in /etc/default/lxc-net, then systemctl restart lxc-net",
+        # With iptables, nothing but its default range is left.
+        ((r"lxc", r".*"), (r"nat", r"POSTROUTING", r"-s (10\.0\.3\.0/24) ! -d \1 -j MASQUERADE")),
+        has_guests=True,
+    ),
+    Actor(
+        "NetworkManager",
+        "a connection on %(link)s has the method shared: give it a range that holds no pod (nmcli connection modify "
+        "CONNECTION ipv4.addresses ADDRESS/24), or another ipv4.method",
+        ((r"nm-shared-(?P<link>.+)", r".*"), (r"nat", r"POSTROUTING", r"nm-shared-(?P<link>[^\s\"]+)")),
+        has_guests=True,
+    ),
+    Actor(
+        "systemd-networkd",
+        "remove IPMasquerade= from the .network file of the link, then networkctl reload",
+        ((r"io\.systemd\.nat", r".*"),),
+        has_guests=True,
     ),
     Actor("ufw", "remove the rule from /etc/ufw/before.rules, then ufw reload", ((r"nat", r"ufw6?-.*"),)),
+    Actor(
+        "NixOS",
+        "take the range out of networking.nat.internalIPs, or the link out of networking.nat.internalInterfaces, then "
+        "nixos-rebuild switch",
+        ((r"nat|nixos-nat", r"nixos-nat-.*"), (r"nixos-nat", r".*")),
+    ),
+    Actor(
+        "Shorewall",
+        "take the range out of /etc/shorewall/snat (shorewall6/snat; old: masq), then shorewall reload",
+        ((r"nat", r".+_(masq|snat)"),),
+    ),
 )
 
 #: The owner of rules that no known program makes.
-UNKNOWN = Actor("unknown", "a rule that an administrator or an unknown program made: delete it")
+UNKNOWN = Actor(
+    "unknown",
+    "no known program makes the rule (table %(table)s, chain %(chain)s). Look for it in /etc/ufw/before.rules, "
+    "/etc/nftables.conf, /etc/iptables and units of systemd; if something makes it again, nft monitor shows the process "
+    "(iptables-legacy: records NETFILTER_CFG of auditd)",
+)
 
 
 def owner(table: str, chain: str, rule: str = "") -> Actor:
-    """Return who made a chain, or a rule in it.
+    """Return who made a chain, or a rule in it, with the names of both in the remedy.
 
     :param table: its name, without the family.
     :param rule: as its tool lists it; without it, programs that are known by a rule's text alone are not found.
     """
     for actor in ACTORS:
         for table_pattern, chain_pattern, *text in actor.places:
-            named = re.fullmatch(table_pattern, table) and re.fullmatch(chain_pattern, chain)
-            if named and all(re.search(one, "%s %s" % (chain, rule)) for one in text):
-                return actor
-    return UNKNOWN
+            found = [re.fullmatch(table_pattern, table), re.fullmatch(chain_pattern, chain)]
+            found += [re.search(one, "%s %s" % (chain, rule)) for one in text]
+            if all(found):
+                names = {name: shown(value) for one in found if one for name, value in one.groupdict().items() if value}
+                return actor._replace(remedy=actor.remedy % names) if "%(" in actor.remedy else actor
+    return UNKNOWN._replace(remedy=UNKNOWN.remedy % {"table": shown(table), "chain": shown(chain)})

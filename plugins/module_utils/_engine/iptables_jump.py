@@ -113,7 +113,7 @@ def _place(position: str, others: _Rules) -> _Place:
 
 def _owned(table: str, rule: PostroutingRule) -> OwnedRule:
     owner = actors.owner(table, rule.target)
-    if owner is actors.UNKNOWN:
+    if not owner.known:
         owner = actors.owner(table, "POSTROUTING", rule.line)
     return OwnedRule(shown(rule.line), owner.name)
 

@@ -185,10 +185,12 @@ def _blame(verdict: Verdict, answer: Answer) -> t.Optional[Blame]:
             return Blame(actor.name, _MARKED % actor.name)
     if actor is None:
         return Blame(NOBODY, _NO_RULE)
-    if verdict.translated and actor == actors.UNKNOWN:
+    if actor.of_node and verdict.promise == Promise(OWN) and verdict.seen == NODE:
+        return None
+    if verdict.translated and not actor.known:
         return Blame(actor.name, _SERVICE)
     promised = verdict.promise.kind if verdict.promise is not None else ""
-    other = _OTHER_POLICY.get((promised, verdict.seen), "") if actor is actors.UNKNOWN else ""
+    other = _OTHER_POLICY.get((promised, verdict.seen), "") if not actor.known else ""
     return Blame(actor.name, actor.remedy + other)
 
 
