@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import judge, verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
 from support.actor_rules import IPTABLES, NFT, SHAPES, Shape
 from support.topology import ADDRESSES, Topology
@@ -58,10 +59,10 @@ def node(shared: Topology) -> t.Iterator[Topology]:
     shared.node.run("ipset", "destroy")
 
 
-def _verify() -> t.Tuple[verification.Report, t.List[Answer]]:
+def _verify(pods: t.Sequence[t.Any] = (_PODS,)) -> t.Tuple[verification.Report, t.List[Answer]]:
     with build() as made:
         questions = [Question(destination, _POD, port=8080) for destination in _ASKED]
-        return verification.verify(made, exempt(_EXEMPT, [_PODS])), made.ask(questions, explain=True)
+        return verification.verify(made, exempt(_EXEMPT, pods)), made.ask(questions, explain=True)
 
 
 @pytest.mark.parametrize(("shape", "variant"), _CASES)
@@ -104,3 +105,20 @@ def test_all_at_once_without_a_conflict(node: Topology) -> None:
     node.node.run("iptables-nft-restore", "--noflush", stdin=_OURS)
     report, _answers = inside(node.node, _verify)
     assert report.conflicts == ()
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_what_docker_needs_for_packets_of_the_node(node: Topology, variant: str) -> None:
+    """Without its proxy, the node reaches a container with an address of the bridge. Any other rule hides it."""
+    node.node.run("ip", "-batch", "-", stdin="link add docker0 type bridge\naddr add 172.17.0.1/16 dev docker0\n")
+    try:
+        node.node.run("ip", "link", "set", "docker0", "up")
+        needed = "-A POSTROUTING -o docker0 -m addrtype --src-type LOCAL -j MASQUERADE"
+        for rule, owners in ((needed, set()), (needed.replace(" -m addrtype --src-type LOCAL", ""), {"unknown"})):
+            node.node.run("iptables-%s-restore" % variant, stdin="*nat\n%s\nCOMMIT\n" % rule)
+            node.node.run("iptables-%s-restore" % variant, "--noflush", stdin=_OURS)
+            report, _answers = inside(node.node, functools.partial(_verify, ()))
+            # IPv6 has no rules of ours: there no rule is to blame.
+            assert {one.owner for one in report.conflicts} - {judge.NOBODY} == owners
+    finally:
+        node.node.run("ip", "link", "delete", "docker0")

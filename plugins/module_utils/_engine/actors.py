@@ -290,8 +290,8 @@ ACTORS = (
 #: The owner of rules that no known program makes.
 UNKNOWN = Actor(
     "unknown",
-    "no known program makes the rule (table %(table)s, chain %(chain)s). Look for it in /etc/ufw/before.rules, "
-    "/etc/nftables.conf, /etc/iptables and units of systemd; if something makes it again, nft monitor shows the process "
+    "find out what makes the rule (table %(table)s, chain %(chain)s): look in /etc/ufw/before.rules, "
+    "/etc/nftables.conf, /etc/iptables and units of systemd; if it comes back, nft monitor shows the process "
     "(iptables-legacy: records NETFILTER_CFG of auditd)",
 )
 

@@ -216,6 +216,6 @@ _MARKED = "packets that are no Service traffic carry the mark for which %s masqu
 _SERVICE = "the rule changes connections to a Service: find out whether the Service needs it before you narrow it"
 #: How an operator can keep a rule, by the address of the policy and the one that is seen.
 _OTHER_POLICY = {
-    (POD, NODE): ", or masquerade the range in the policy",
-    (NODE, POD): ", or exempt the range in the policy",
+    (POD, NODE): "; or masquerade the range in the policy",
+    (NODE, POD): "; or exempt the range in the policy",
 }

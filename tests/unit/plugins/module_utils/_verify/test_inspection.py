@@ -101,9 +101,9 @@ def _said(answer: Answer) -> t.Dict[str, t.Any]:
         (_EXEMPT, _NODE, "cali-nat-outgoing", "node", False, "Calico", "natOutgoing"),
         (_EXEMPT, _NODE, "KUBE-POSTROUTING", "node", True, "kube-proxy", None),
         (_OUTSIDE, _POD, "KUBE-POSTROUTING", "pod", False, "kube-proxy", "sync"),
-        (_OUTSIDE, "192.0.2.7", "mine", "192.0.2.7", False, "unknown", "made: delete it"),
-        (_OUTSIDE, _POD, "mine", "pod", False, "unknown", "delete it, or exempt the range in the policy"),
-        (_EXEMPT, _NODE, "mine", "node", False, "unknown", "delete it, or masquerade the range in the policy"),
+        (_OUTSIDE, "192.0.2.7", "mine", "192.0.2.7", False, "unknown", "table nat, chain"),
+        (_OUTSIDE, _POD, "mine", "pod", False, "unknown", "auditd); or exempt the range in the policy"),
+        (_EXEMPT, _NODE, "mine", "node", False, "unknown", "auditd); or masquerade the range in the policy"),
     ],
 )
 def test_explanation(
@@ -113,7 +113,7 @@ def test_explanation(
     assert (found["seen"], found["seen_address"], found["agrees"]) == (seen, source, agrees)
     assert found["decided_by"]["owner"] == owner
     assert found["remedy"] is None if remedy is None else remedy in found["remedy"]
-    assert source != "192.0.2.7" or found["remedy"].endswith("delete it")
+    assert source != "192.0.2.7" or found["remedy"].endswith("auditd)")
 
 
 @pytest.mark.parametrize(
