@@ -10,8 +10,12 @@ import ipaddress
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import judge, verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import guest_networks, senders
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
 from support.actor_rules import IPTABLES, NFT, SHAPES, Shape
 from support.topology import ADDRESSES, Topology
@@ -122,3 +126,51 @@ def test_what_docker_needs_for_packets_of_the_node(node: Topology, variant: str)
             assert {one.owner for one in report.conflicts} - {judge.NOBODY} == owners
     finally:
         node.node.run("ip", "link", "delete", "docker0")
+
+
+#: A program that keeps guests, the network of its rules in the shape, the variant of iptables, and whether that is
+#: found when no other rules are read.
+_GUESTS = [
+    ("networkmanager-shared", NFT, "10.244.1.0/24", "nft", True),
+    ("lxc-net-over-pods", NFT, "10.244.1.0/24", "nft", True),
+    ("incus-over-pods", NFT, "10.244.1.0/24", "nft", True),
+    ("systemd-networkd", NFT, "10.244.1.0/24", "nft", True),
+    ("libvirt-over-pods", NFT, "10.244.1.0/24", "nft", True),
+    ("docker-over-pods", NFT, "10.244.0.0/16", "nft", True),
+    ("podman-beside-pods", NFT, "10.88.0.0/16", "nft", True),
+    ("libvirt-beside-pods", IPTABLES, "192.168.122.0/24", "nft", False),
+    ("libvirt-beside-pods", IPTABLES, "192.168.122.0/24", "legacy", False),
+]
+
+
+def _links(found: t.Sequence[senders.Sender]) -> t.Set[str]:
+    return {one.link for one in found}
+
+
+def _kept(others: t.Sequence[t.Any] = ()) -> t.List[t.Tuple[t.Set[str], t.Set[str]]]:
+    """Pods and guests by all that a node has, and by its links, routes and few tables."""
+    states = (node_state.read(run), node_state.read_network(guest_networks.is_wanted))
+    return [(_links(senders.senders(state, IPV4, others)), _links(senders.guests(state, IPV4))) for state in states]
+
+
+@pytest.mark.parametrize(("name", "backend", "network", "variant", "always"), _GUESTS)
+def test_guests_by_the_rules_of_their_program(
+    node: Topology, name: str, backend: str, network: str, variant: str, always: bool
+) -> None:
+    """A bridge of any name is theirs if they masquerade exactly its network; the policy may say otherwise."""
+    shape = next(one for one in SHAPES if (one.name, one.backend) == (name, backend))
+    node.node.run("ip", "-batch", "-", stdin="link add br7 type bridge\naddr add 10.42.0.1/24 dev br7\n")
+    try:
+        node.node.run("ip", "link", "set", "br7", "up")
+        pods: t.Tuple[t.Set[str], t.Set[str]] = ({"br7", "pods"}, set())
+        assert inside(node.node, _kept) == [pods, pods]
+        for text, theirs in (("10.42.0.0/16", False), ("10.42.0.0/24", True)):
+            node.node.run("nft", "flush", "ruleset")
+            node.node.run("iptables-legacy", "-t", "nat", "-F")
+            shape._replace(rules=shape.rules.replace(network, text)).load(node.node, variant)
+            found = ({"pods"}, {"br7"}) if theirs else pods
+            assert inside(node.node, _kept) == [found, found if always else pods]
+        named = functools.partial(_kept, [ipaddress.ip_network("10.42.0.0/16")])
+        assert [pods for pods, _guests in inside(node.node, named)] == [{"br7"}, {"br7"}]
+    finally:
+        node.node.run("ip", "link", "delete", "br7")

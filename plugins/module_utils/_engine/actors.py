@@ -211,7 +211,7 @@ ACTORS = (
     Actor(
         "podman",
         "give its networks ranges that hold no pod (default_subnet in containers.conf)",
-        ((r"nat|netavark", r"NETAVARK-.*|POSTROUTING|nv_.*", r"netavark|NETAVARK|nv_"), (r"netavark", r".*")),
+        ((r"netavark", r".*"), (r"nat", r"NETAVARK-.*|nv_.*"), (r"nat", r"POSTROUTING", r"netavark|NETAVARK")),
         has_guests=True,
     ),
     Actor(
@@ -294,6 +294,20 @@ UNKNOWN = Actor(
     "/etc/nftables.conf, /etc/iptables and units of systemd; if it comes back, nft monitor shows the process "
     "(iptables-legacy: records NETFILTER_CFG of auditd)",
 )
+
+#: Tables, and chains in them, of programs with guests, by name alone.
+_OF_GUESTS = tuple(place for actor in ACTORS if actor.has_guests for place in actor.places if len(place) == 2)
+
+
+def keeps_guests(table: str, chain: t.Optional[str] = None) -> bool:
+    """Return whether a chain belongs to a program with guests; without a chain, whether one in that table could.
+
+    :param table: its name, without the family.
+    """
+    return any(
+        re.fullmatch(table_pattern, table) and (chain is None or re.fullmatch(chain_pattern, chain))
+        for table_pattern, chain_pattern in _OF_GUESTS
+    )
 
 
 def owner(table: str, chain: str, rule: str = "") -> Actor:

@@ -105,12 +105,13 @@ class NftTable(t.NamedTuple):
         return "%s %s" % (FAMILIES.get(self.family, str(self.family)), self.name)
 
 
-def read() -> t.Tuple[NftTable, ...]:
+def read(wanted: t.Optional[t.Callable[[str], bool]] = None) -> t.Tuple[NftTable, ...]:
     """Read all tables in this network namespace.
 
+    :param wanted: whether to read a table, by its name; the others cost little then.
     :raises NodeError: the kernel does not answer, or they keep changing.
     """
-    for _attempt, tables, generation in _attempts(lambda reader: reader.all(), netlink.ATTEMPTS):
+    for _attempt, tables, generation in _attempts(lambda reader: reader.all(wanted), netlink.ATTEMPTS):
         if generation is not None:
             return tables
     raise NodeError("cannot read the tables of nf_tables: other programs keep changing them")
@@ -201,9 +202,14 @@ class _Reader:
             if "table" in fields
         )
 
-    def all(self) -> t.Tuple[NftTable, ...]:
-        """Return all tables."""
+    def all(self, wanted: t.Optional[t.Callable[[str], bool]] = None) -> t.Tuple[NftTable, ...]:
+        """Return all tables, or those whose names are wanted."""
         self._collect(_GET_TABLE, "table")
+        if wanted is not None:
+            named = [(family, netlink.name(name)) for family, name in self._parts]
+            self._parts.clear()
+            read = [self.one(family, name, ()) for family, name in named if wanted(name)]
+            return tuple(one for one in read if one is not None)
         chains = self._collect(_GET_CHAIN, "chains")
         self._collect_sets()
         self._collect_objects()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 
 from .._errors import NodeError
@@ -35,12 +36,17 @@ class NodeState(t.NamedTuple):
     unseen: t.Tuple[Unseen, ...]
 
 
-def read_network() -> NodeState:
-    """Read the links and the routing of this network namespace, and nothing else.
+def read_network(wanted: t.Callable[[str], bool]) -> NodeState:
+    """Read the links and the routing of this network namespace, and some tables of nft.
 
-    :raises NodeError: they cannot be read.
+    :param wanted: whether to read a table, by its name without the family; none is read where they keep changing.
+    :raises NodeError: links or routes cannot be read.
     """
-    return NodeState(links.read(), routing.read(), Neighbours({}, {}), {}, (), (), (), "", ())
+    tables: t.Tuple[nf_tables.NftTable, ...] = ()
+    if loaded("nf_tables"):
+        with contextlib.suppress(NodeError):
+            tables = nf_tables.read(wanted)
+    return NodeState(links.read(), routing.read(), Neighbours({}, {}), {}, (), tables, (), "", ())
 
 
 def read(run: Runner) -> NodeState:

@@ -14,10 +14,11 @@ from ..._system.families import Family
 from ..._system.intervals import Spans
 from ..._twin import links, routing
 from ..._twin.node_state import NodeState
+from . import guest_networks
 
 #: Kinds of links behind which pods are.
 _POD_LINKS = ("veth", "bridge", "netkit")
-#: Bridges of others who keep machines or containers on a node.
+#: Bridges of other programs that keep machines or containers on a node, by the names that these give them.
 _OTHERS_BRIDGES = Names(
     ("docker+", "br-+", "virbr+", "lxdbr+", "lxcbr+", "incusbr+", "podman+", "cni-podman+", "nerdctl+")
 )
@@ -42,7 +43,8 @@ def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = ()) -> t
     :param pods: networks in which all of them lie; empty if that is not known.
     """
     if not pods:
-        return _behind(state, family, lambda link: not _OTHERS_BRIDGES.match(link.name))
+        others = _others(state, family)
+        return _behind(state, family, lambda link: link.index not in others)
     wanted = intervals.of_networks(network for network in pods if network.version == family.version)
     found = _behind(state, family, None)
     inside = (one._replace(addresses=intervals.intersection(one.addresses, wanted)) for one in found)
@@ -51,7 +53,17 @@ def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = ()) -> t
 
 def guests(state: NodeState, family: Family) -> t.List[Sender]:
     """Return containers and machines that other programs keep on the node."""
-    return _behind(state, family, lambda link: _OTHERS_BRIDGES.match(link.name))
+    others = _others(state, family)
+    return _behind(state, family, lambda link: link.index in others)
+
+
+def _others(state: NodeState, family: Family) -> t.Set[int]:
+    """Return the links of guests of other programs: by their names, or where a rule of such a program is for exactly
+    the network behind a link."""
+    networks = guest_networks.find(state, family)
+    named = {link.index for link in state.links if _OTHERS_BRIDGES.match(link.name)}
+    routes = (route for route in routing.routes(state.routing) if networks and route.leads_to_link)
+    return named | {one.paths[0].link for one in routes if intervals.of_networks([one.destination]) in networks}
 
 
 def is_of_others(names: Names) -> bool:

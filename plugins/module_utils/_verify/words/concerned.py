@@ -19,7 +19,7 @@ from ..._system.families import FAMILIES, IPV6, Family, of_address
 from ..._system.intervals import Spans
 from ..._twin import node_state
 from ..._twin.node_state import NodeState
-from ..routing import senders
+from ..routing import guest_networks, senders
 from .health import INFO, WARNING, Health
 
 _MANY_PORTS = 1024
@@ -28,7 +28,7 @@ _MANY_PORTS = 1024
 def notes(config: Config, severities: t.Container[str] = (WARNING, INFO)) -> t.Tuple[str, ...]:
     """Return what ``concerns`` finds on this node, one line each; nothing if links or routes cannot be read."""
     try:
-        state = node_state.read_network()
+        state = node_state.read_network(guest_networks.is_wanted)
     except NodeError:
         return ()
     found = [*concerns(config, state), *ipv6_not_managed(config.families, state)]
@@ -67,7 +67,7 @@ def require_pods(config: Config, label: t.Callable[[str], str] = str) -> None:
         return
     what = "has every IPv%d address" % everything[0].version if everything else "is not set"
     try:
-        shown = _routes(node_state.read_network(), config.families)
+        shown = _routes(node_state.read_network(guest_networks.is_wanted), config.families)
     except NodeError:
         shown = ""
     raise ConfigError(
@@ -79,7 +79,7 @@ def require_pods(config: Config, label: t.Callable[[str], str] = str) -> None:
 
 
 def concerns(config: Config, state: NodeState) -> t.Iterator[Health]:
-    """Return at most one finding of each kind. Only the links and the routing of ``state`` are used."""
+    """Return at most one finding of each kind. Only links, routing and tables of ``state`` are used."""
     forgotten = [text for family in config.families for text in _not_exempt(config, family, state)]
     if forgotten:
         yield Health(

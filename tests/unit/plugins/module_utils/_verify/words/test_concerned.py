@@ -138,7 +138,7 @@ def test_what_a_policy_concerns(policy: t.Dict[str, t.Any], node: NodeState, wan
 def test_addresses_of_unknown_sources_are_not_kept(
     monkeypatch: pytest.MonkeyPatch, exemption: str, policy: t.Dict[str, t.Any], reason: str
 ) -> None:
-    monkeypatch.setattr(node_state, "read_network", lambda: BRIDGE)
+    monkeypatch.setattr(node_state, "read_network", lambda _wanted: BRIDGE)
     with pytest.raises(ConfigError, match=re.escape(reason)) as caught:
         concerned.require_pods(build(dict(policy, exemption=exemption)), lambda name: "mode " + name)
     assert str(caught.value).startswith("mode exemption: %s also keeps" % exemption)
