@@ -34,6 +34,7 @@ from ansible.plugins.callback import CallbackBase
 
 from ..plugin_utils._fleet import module_failure
 from ..plugin_utils._names import some_of
+from ..plugin_utils._shown_result import printable
 
 #: Before the warnings of these modules is the name of the node: Ansible prints warnings without a host.
 _NAMING = ("ip_masq_agent", "kubenode.ip_masq.ip_masq_agent")
@@ -116,19 +117,19 @@ class CallbackModule(CallbackBase):
     def _show(self, result: t.Any, behind: str = "", color: t.Optional[str] = None) -> None:
         message = result._result.get("msg", "")
         for line in message if isinstance(message, list) else [message]:
-            self._display.display("%s%s" % (line, behind), color=color)
+            self._display.display("%s%s" % (printable(str(line)), behind), color=color)
 
     @staticmethod
     def _keep(kept: t.Dict[str, t.List[str]], result: t.Any) -> None:
         said = result._result.get("msg", "")
         text = "; ".join(map(str, said if isinstance(said, list) else [said])).strip()
-        kept.setdefault(module_failure({**result._result, "msg": text}), []).append(result._host.get_name())
+        kept.setdefault(printable(module_failure({**result._result, "msg": text})), []).append(result._host.get_name())
 
     def _keep_warnings(self, result: t.Any) -> None:
         for warning in map(str, result._result.get("warnings") or ()):
             if _DISCOVERED not in warning:
                 text = _NODE.sub("", warning) if result._task.action in _NAMING else warning
-                self._warnings.setdefault(text, []).append(result._host.get_name())
+                self._warnings.setdefault(printable(text), []).append(result._host.get_name())
 
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
         """Print the warnings, the failures and the counts."""

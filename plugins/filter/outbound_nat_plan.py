@@ -58,6 +58,7 @@ from ..module_utils._policy.config_file import config_text, parse
 from ..module_utils._policy.policy import build, file_key
 from ..module_utils._policy.values import Network, parse_networks, split_entries
 from ..plugin_utils._outbound_nat import Edited, edit
+from ..plugin_utils._shown_result import printable
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -77,8 +78,9 @@ def outbound_nat_plan(
     except ConfigError as exc:
         raise AnsibleFilterError("kubenode.ip_masq.outbound_nat_plan: %s" % exc) from None
     plans = [_plan(file["item"], base64.b64decode(file["content"]), wanted, unwanted, add_policy) for file in files]
+    printed = [dict(one, **{name: printable(one[name]) for name in ("lines", "diff", "error")}) for one in plans]
     # Text of a node's file is never a template.
-    return t.cast(t.List[t.Dict[str, t.Any]], wrap_var(plans))
+    return t.cast(t.List[t.Dict[str, t.Any]], wrap_var(printed))
 
 
 def _ranges(policy: t.Mapping[str, t.Any]) -> t.Tuple[Network, ...]:

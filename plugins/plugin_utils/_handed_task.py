@@ -18,13 +18,12 @@ import typing as t
 from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible.plugins.action import ActionBase
-from ansible.utils.vars import merge_hash
 
 from ..module_utils._agent import program_files
 from ..module_utils._agent.paths import PACKAGED, Paths, choose_paths
 from ..module_utils._errors import ConfigError
 from ..module_utils._tasks.agent_options import Spec
+from ._shown_result import ShownResult
 
 #: Read once, in the process that those of all hosts are forked from.
 _RELEASE_LINE = program_files.release_line()
@@ -33,28 +32,19 @@ _RELEASE_LINE = program_files.release_line()
 _LEVELS = 50
 
 
-class HandedTask(ActionBase):
+class HandedTask(ShownResult):
     """An action plugin for a module whose tasks the installed program does."""
 
-    _supports_check_mode = True
-    _supports_async = True
     #: the module
     module: str
     spec: Spec
     #: what a task returns, beside its message and its warnings
     returned: t.Tuple[str, ...]
 
-    def run(self, tmp: t.Any = None, task_vars: t.Optional[t.Dict[str, t.Any]] = None) -> t.Dict[str, t.Any]:
-        """Do the task. Ansible's own documentation describes the parameters and the result."""
-        result = super().run(tmp, task_vars)
-        wrap_async = self._task.async_val
+    def _done(self, wrap_async: int, task_vars: t.Optional[t.Dict[str, t.Any]]) -> t.Dict[str, t.Any]:
+        """Have the installed program do the task, or run the module."""
         done = self._ask_installed_program(wrap_async, task_vars)
-        if done is None:
-            done = self._execute_module(task_vars=task_vars, wrap_async=wrap_async)
-        result = merge_hash(result, done)
-        if not wrap_async:
-            self._remove_tmp_path(self._connection._shell.tmpdir)
-        return t.cast(t.Dict[str, t.Any], result)
+        return super()._done(wrap_async, task_vars) if done is None else done
 
     def _ask_installed_program(
         self, wrap_async: int, task_vars: t.Optional[t.Dict[str, t.Any]]

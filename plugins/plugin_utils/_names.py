@@ -9,6 +9,8 @@ import collections
 import re
 import typing as t
 
+from ..module_utils._system.printable import shown
+
 #: Characters of a list of hosts in a message.
 WIDTH = 60
 
@@ -125,8 +127,7 @@ def number_of_nodes(count: int) -> str:
 
 def one_line(text: t.Any) -> str:
     """Return text on one line. What a terminal would act upon or not show is escaped: sequences, marks of direction."""
-    line = " ".join(str(text).split())
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in line)
+    return shown(" ".join(str(text).split()))
 
 
 def cut(text: str, width: int) -> str:
