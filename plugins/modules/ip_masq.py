@@ -276,8 +276,9 @@ effects:
       sample: [tcp/443]
     packets:
       description:
-        - Empty for packets of new connections without a mark of O(skip_marks). C(with mark ...) for those with one,
-          C(with other marks) where packets without a mark are skipped, C(without a connection) for O(leaks).
+        - Empty for packets of new connections without a mark of O(skip_marks).
+        - C(with mark 0x200/0xf00 except 0x200/0xff00) for those with one, C(with other marks) where packets without a
+          mark are skipped, C(without a connection) for O(leaks).
       type: str
       sample: ""
     before:
@@ -286,16 +287,27 @@ effects:
           interface; a fixed address or range; C(not managed) - the rules left them alone; C(dropped); C(unknown) - the
           rules before could not be read.
         - C(pod (exemption accept)) and the like, where only O(exemption) differs.
+        - C(node, ports 50000-50001), C(node (ports at random)) or C(node (ports kept if free)), where the source ports
+          differ.
       type: str
       sample: pod
     after:
       description: The same for the rules of this run.
       type: str
       sample: node
+    ports_before:
+      description: From how many source ports one was chosen, if that differs. A warning says what fewer ports mean.
+      type: int
+      sample: null
+    ports_after:
+      description: The same for the rules of this run.
+      type: int
+      sample: null
     open_connections:
       description:
         - How many open connections have another source address than the rules give them now. O(flush_conntrack=changed)
-          removes these. None if they could not be counted; a warning has the reason.
+          removes these. Of an effect on source ports alone, how many it concerns; they keep their ports. None if they
+          could not be counted; a warning has the reason.
       type: int
       sample: 12
 effects_omitted:

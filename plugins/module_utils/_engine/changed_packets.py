@@ -18,6 +18,7 @@ from .._system import intervals
 from .._system.families import BY_VERSION, PROTOCOL_NAMES, PROTOCOLS, Family
 from .._system.intervals import Spans
 from .._system.services import MAX_SERVICE, span
+from .mark_sets import MarkSet, partition
 from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, PolicyMatch, Ruleset, matches_interface
 
 #: Beside SKIP, EXEMPT and MASQUERADE: rules that could not be read decide; a packet does not leave.
@@ -25,8 +26,6 @@ UNKNOWN, DROPPED = "unknown", "dropped"
 
 #: The end of an interface's name that no pattern has.
 _NO_NAME = "\0"
-
-#: The number of the highest service; a protocol has 8 bits.
 
 #: More decisions, or more groups of packets, than any policy has are not compared by what they do.
 _COMPARED_DECISIONS = 1000
@@ -41,7 +40,7 @@ class ChangedVerdict(t.NamedTuple):
     address: t.Optional[t.Tuple[int, int]] = None
     #: of EXEMPT: how strongly
     exemption: str = ""
-    #: of MASQUERADE, where ports matter: how it is carried out
+    #: of MASQUERADE, where ports matter: what ``ToldPorts`` returns
     ways: t.Tuple[t.Any, ...] = ()
 
     @property
@@ -53,6 +52,9 @@ class ChangedVerdict(t.NamedTuple):
 SKIPPED = ChangedVerdict(SKIP)
 _UNREAD = ChangedVerdict(UNKNOWN)
 _DROPPED = ChangedVerdict(DROPPED)
+
+#: Return what counts of the ways to masquerade the same packets.
+ToldPorts = t.Callable[[t.Tuple[t.Any, ...]], t.Tuple[t.Any, ...]]
 
 #: Several where chance decides.
 Verdicts = t.FrozenSet[ChangedVerdict]
@@ -68,6 +70,18 @@ class Pair(t.NamedTuple):
     def differs(self) -> bool:
         """Whether a packet can tell."""
         return {one.applied for one in self.before} != {one.applied for one in self.after}
+
+    @property
+    def addresses(self) -> Pair:
+        """The same without ports."""
+        return Pair(*(frozenset(one._replace(ways=()) for one in side) for side in self))
+
+    @property
+    def where_ports_differ(self) -> Pair:
+        """The same without ports if these change nothing, so that packets with the same change are one product."""
+        ways = [[one.ways for one in side] for side in self]
+        alone = len(ways[0]) == len(ways[1]) == 1
+        return self.addresses if alone and (ways[0] == ways[1] or () in (*ways[0], *ways[1])) else self
 
 
 class _Layer(t.NamedTuple):
@@ -149,13 +163,13 @@ class Comparison:
         before: t.Sequence[t.Optional[Ruleset]],
         after: t.Sequence[t.Optional[Ruleset]],
         unseen: bool = False,
-        ports: bool = False,
+        ports: t.Optional[ToldPorts] = None,
     ) -> None:
         """Prepare a comparison.
 
         :param before: in the order in which packets meet them; None: one that cannot be read.
         :param unseen: whether to compare what is done with packets that nat does not see.
-        :param ports: whether to compare how source ports are chosen.
+        :param ports: compares how source ports are chosen: of the ways to masquerade some packets, what counts.
         """
         self.family = family
         self.highest = family.highest
@@ -173,11 +187,18 @@ class Comparison:
         self.names = sorted({example(name) for name in self.patterns} | {_NO_NAME})
         self._interfaces: t.Dict[str, int] = {}
         self._pairs: t.Dict[int, Pair] = {}
-        known = [one for side in (before, after) for one in side if one is not None]
-        #: marks of packets with which some rules leave them alone, and the bits of these rules
-        self.marks = _marks(known, places)
+        sides = [[one for one in side if one is not None] for side in (before, after)]
+        rulesets = {id(one): one for side in sides for one in side}
+        #: the marks with which each ruleset leaves packets alone, by the bits of its decisions
+        self._marks = {_bits_of(places[key]): _marks(one) for key, one in rulesets.items()}
+        guards = [{guard for one in side for guard in one.guards if not guard.is_option} for side in sides]
+        #: whether both sides leave the same packets of Services and host ports alone: such packets are not compared
+        self.same_guards = guards[0] == guards[1]
+        marked = {1 << bit for bit in range(32) for guard in guards[0] | guards[1] if guard.marks >> bit & 1}
+        #: of packets that nat does not see, those of Services are compared too
+        self._service_marks = [] if unseen else [Mark(bit, bit) for bit in sorted(marked)]
         #: whether some rules leave packets of Services and host ports alone
-        self.guarded = any(one.guards for one in known)
+        self.guarded = any(one.guards for one in rulesets.values())
 
     def _place(
         self, ruleset: t.Optional[Ruleset], places: t.Dict[int, t.Tuple[int, int]]
@@ -208,7 +229,7 @@ class Comparison:
     def pair(self, bits: int) -> Pair:
         """Return what is done with packets that these decisions match."""
         if bits not in self._pairs:
-            self._pairs[bits] = Pair(*(self._verdicts(side, bits) for side in self._sides))
+            self._pairs[bits] = Pair(*(self._verdicts(side, bits) for side in self._sides)).where_ports_differ
         return self._pairs[bits]
 
     def _verdicts(self, side: t.Sequence[t.Optional[t.Tuple[int, int]]], bits: int) -> Verdicts:
@@ -242,7 +263,19 @@ class Comparison:
 
     def differs(self) -> bool:
         """Return whether any packet is treated differently."""
-        return any(self.products(left) for left in {0, *self.marks.values()})
+        return any(map(self.products, self.by_marks()))
+
+    def by_marks(self, of_services: bool = True) -> t.Dict[int, MarkSet]:
+        """Return the sets of marks with which the same rules leave packets alone, by the bits of these rules.
+
+        :param of_services: whether rules count that match packets which kube-proxy or portmap marked.
+        """
+        counted = {
+            bits: [one for one in marks if of_services or not is_of_service(one)] for bits, marks in self._marks.items()
+        }
+        # A ruleset without decisions leaves everything.
+        counted = {bits: marks for bits, marks in counted.items() if bits and marks}
+        return partition(counted, self._service_marks if of_services else ())
 
     def products(self, left: int = 0) -> t.List[Product]:
         """Return all packets that are treated differently, each in one product.
@@ -311,17 +344,18 @@ def is_of_service(mark: Mark) -> bool:
     return bool(mark.value) and not mark.mask & ~SERVICE_MARKS
 
 
-def _marks(rulesets: t.Sequence[Ruleset], places: t.Dict[int, t.Tuple[int, int]]) -> t.Dict[Mark, int]:
-    found: t.Dict[Mark, int] = {}
-    for ruleset in rulesets:
-        first, last = places[id(ruleset)]
-        for guard in ruleset.guards:
-            if guard.mark:
-                found[guard.mark] = found.get(guard.mark, 0) | ((1 << (last - first)) - 1) << first
-    return found
+def _marks(ruleset: Ruleset) -> t.List[Mark]:
+    """Return the marks with which a ruleset leaves packets alone. One with bits outside of its mask is on no packet."""
+    found = (guard.mark for guard in ruleset.guards if guard.mark is not None)
+    return [one for one in found if not one.value & ~one.mask]
 
 
-def _layers(ruleset: Ruleset, ports: bool) -> t.Iterator[_Layer]:
+def _bits_of(place: t.Tuple[int, int]) -> int:
+    first, last = place
+    return ((1 << (last - first)) - 1) << first
+
+
+def _layers(ruleset: Ruleset, ports: t.Optional[ToldPorts]) -> t.Iterator[_Layer]:
     for place, decision in enumerate(ruleset.expanded):
         if decision.action != MASQUERADE:
             exemption = ruleset.verdict if decision.action == EXEMPT else ""
@@ -334,7 +368,8 @@ def _layers(ruleset: Ruleset, ports: bool) -> t.Iterator[_Layer]:
         for protocol, final in _protocols(ways).items():
             layer = _layer(decision.match, verdict)
             if ports:
-                layer = layer._replace(verdict=verdict._replace(ways=_ways_of(protocol, ways) or (place, id(ruleset))))
+                told = ports(_ways_of(protocol, ways) or (place, id(ruleset)))
+                layer = layer._replace(verdict=verdict._replace(ways=told))
             if protocol is not None:
                 services = (span(protocol),)
                 layer = layer._replace(
@@ -406,5 +441,5 @@ def _same_effect(one: Ruleset, other: Ruleset) -> bool:
         return False
     networks = (network for match in matches for network in (*match.sources, *match.destinations))
     family = BY_VERSION[next((network.version for network in networks), 4)]
-    comparison = Comparison(family, [one], [other], ports=True)
+    comparison = Comparison(family, [one], [other], ports=tuple)
     return comparison.groups <= _COMPARED_GROUPS and not comparison.products()

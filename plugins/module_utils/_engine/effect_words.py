@@ -24,7 +24,7 @@ def line(effect: Returned) -> str:
     """Return an effect with the names of its pods and its open connections."""
     sources = pod_names.beside(effect["sources"], effect.get("pods", {}))
     text = change({**effect, "sources": sources})
-    if effect["packets"] == WITHOUT_CONNECTION:
+    if effect["packets"].startswith(WITHOUT_CONNECTION):
         return text
     return "%s, %s" % (text, connections(effect["open_connections"]))
 
@@ -39,7 +39,10 @@ def change(effect: Returned) -> str:
             parts.append("%s %s" % (word, _listed(effect[key], noun)))
     if effect["packets"]:
         parts.append("packets " + effect["packets"])
-    return "%s: %s -> %s" % (" ".join(parts), effect["before"], effect["after"])
+    text = "%s: %s -> %s" % (" ".join(parts), effect["before"], effect["after"])
+    # Of an older program, or as they are without a change of ports.
+    before, after = effect.get("ports_before") or 0, effect.get("ports_after") or 0
+    return text + " (%s source ports in place of %s)" % (format(after, ","), format(before, ",")) * (after < before)
 
 
 def connections(number: t.Optional[int]) -> str:

@@ -14,7 +14,9 @@ from .._system.intervals import Spans
 from .._system.services import MAX_PORT, MAX_SERVICE, pack, unpack
 from . import changed_packets, effect_words, range_words
 from .changed_packets import DROPPED, UNKNOWN, Cell, ChangedVerdict, Comparison, Pair, Product, Verdicts
+from .chosen_ports import Chosen
 from .effect_words import WITHOUT_CONNECTION
+from .mark_sets import MarkSet
 from .ruleset import DROP, Ruleset
 
 #: What an effect says of packets before and after a change, beside fixed addresses.
@@ -25,6 +27,11 @@ LIMIT = 100
 
 #: So many lines are for people.
 LINES = 20
+
+#: What was compared, where it is not all.
+_COMPARED = (
+    "no packet of pods gets another source address or port; packets of Services and host ports were not compared"
+)
 
 _WORDS = {SKIP: NOT_MANAGED, EXEMPT: POD, UNKNOWN: UNKNOWN, DROPPED: DROPPED, MASQUERADE: NODE}
 
@@ -42,8 +49,12 @@ class Effect(t.NamedTuple):
     packets: str
     before: str
     after: str
-    #: tracked ones that have another source address than the rules would give them now; None: not known
+    #: tracked ones that would get another source address or port now; None: not known
     open_connections: t.Optional[int] = None
+    #: from how many source ports one is chosen before and after, where that differs
+    ports: t.Optional[t.Tuple[int, int]] = None
+    #: whether the source address stays, and only the way changes in which a source port is chosen
+    of_ports: bool = False
 
 
 class Compared(t.NamedTuple):
@@ -55,26 +66,28 @@ class Compared(t.NamedTuple):
     moved: bool = False
     #: for the operator: which connections were not counted, and why
     notes: t.Tuple[str, ...] = ()
+    #: whether all packets were compared, those of Services and host ports too
+    complete: bool = True
 
 
 class Effects:
     """The effects of a comparison, and which of them an open connection has."""
 
     def __init__(self, comparison: Comparison) -> None:
-        self._comparison = comparison
         self._of: t.Dict[t.Tuple[Pair, Cell], int] = {}
-        plain = "with other marks" if any(not mark.value for mark in comparison.marks) else ""
-        found: t.List[t.Tuple[Effect, t.Optional[Product]]] = [
-            (_effect(comparison, product, plain), product) for product in comparison.products()
-        ]
-        for left in dict.fromkeys(comparison.marks.values()):
-            marks = ", ".join(str(mark) for mark, bits in comparison.marks.items() if bits == left)
-            found += [(_effect(comparison, one, "with mark " + marks), None) for one in comparison.products(left)]
+        found: t.List[t.Tuple[Effect, t.Optional[Product]]] = []
+        for left, marks in comparison.by_marks().items():
+            packets = _marked(marks, left) if left or not marks.has(0) else ""
+            for product in comparison.products(left):
+                effect = _effect(comparison, product, packets)
+                # Other ports of an address that is missing before and after are no effect.
+                if effect.before != effect.after or effect.after == UNKNOWN:
+                    found.append((effect, None if left else product))
         found.sort(key=lambda one: _order(one[0]))
         self.effects = [effect for effect, _product in found]
-        for place, (_one, product) in enumerate(found):
-            if product is not None:
-                self._of.update(((product.pair, cell), place) for cell in product.cells())
+        for place, (_one, own) in enumerate(found):
+            if own is not None:
+                self._of.update(((own.pair, cell), place) for cell in own.cells())
 
     def counted(self, counts: t.Sequence[t.Optional[int]]) -> t.List[Effect]:
         """Return the effects with numbers of open connections; without numbers they are not known."""
@@ -94,14 +107,19 @@ def unseen(
     if not any(one.leaks == DROP for one in (*first, *last)):
         return []
     comparison = Comparison(family, first, last, unseen=True)
-    found = [_effect(comparison, product, WITHOUT_CONNECTION) for product in comparison.products()]
+    found = []
+    for left, marks in comparison.by_marks().items():
+        packets = WITHOUT_CONNECTION + (", " + _marked(marks, left) if left or not marks.has(0) else "")
+        found += [_effect(comparison, product, packets) for product in comparison.products(left)]
     return sorted((one._replace(open_connections=0) for one in found), key=_order)
 
 
 def _effect(comparison: Comparison, product: Product, packets: str) -> Effect:
-    before, after = words(product.pair)
-    if packets == WITHOUT_CONNECTION:
+    pair = product.pair
+    before, after = words(pair)
+    if packets.startswith(WITHOUT_CONNECTION):
         before, after = (POD if word == NOT_MANAGED else word for word in (before, after))
+    sizes = tuple(max((one.size for one in _ports(side)), default=0) for side in pair)
     return Effect(
         comparison.family,
         product.destinations,
@@ -111,6 +129,8 @@ def _effect(comparison: Comparison, product: Product, packets: str) -> Effect:
         packets,
         before,
         after,
+        ports=(sizes[0], sizes[1]) if all(sizes) and sizes[0] != sizes[1] else None,
+        of_ports=not pair.addresses.differs,
     )
 
 
@@ -139,18 +159,29 @@ def _contains(pattern: str, name: str) -> bool:
 
 
 def words(pair: Pair) -> t.Tuple[str, str]:
-    """Return what a pair says of packets before and after."""
+    """Return what a pair says of packets before and after: with ports, or how strongly, where that is what differs."""
     before, after = _word(pair.before), _word(pair.after)
     if before == after:
-        # It is only how strongly they are exempt.
-        return _word(pair.before, strength=True), _word(pair.after, strength=True)
+        before, after = _word(pair.before, strength=True), _word(pair.after, strength=True)
+    ports = [_ports(side) for side in pair]
+    if all(ports) and UNKNOWN not in (before, after):
+        texts = [sorted({", " + one.text for one in side if one.text}) for side in ports]
+        ways = [sorted({" (%s)" % one.how for one in side if one.how}) for side in ports]
+        for added in (texts, ways):
+            if added[0] != added[1]:
+                before, after = before + "".join(added[0]), after + "".join(added[1])
     return before, after
+
+
+def _ports(verdicts: Verdicts) -> t.Set[Chosen]:
+    """Return how the ports of what is masqueraded are chosen, where that is compared."""
+    return {t.cast(Chosen, one.ways) for one in verdicts if one.action == MASQUERADE and one.ways}
 
 
 def _word(verdicts: Verdicts, strength: bool = False) -> str:
     if any(one.action == UNKNOWN for one in verdicts):
         return UNKNOWN
-    return " or ".join(sorted(_one_word(one, strength) for one in verdicts))
+    return " or ".join(sorted({_one_word(one, strength) for one in verdicts}))
 
 
 def _one_word(verdict: ChangedVerdict, strength: bool) -> str:
@@ -159,6 +190,10 @@ def _one_word(verdict: ChangedVerdict, strength: bool) -> str:
         return str(AddressRange(*map(family.address, verdict.address)))
     word = _WORDS[verdict.action]
     return "%s (exemption %s)" % (word, verdict.exemption.lower()) if strength and verdict.exemption else word
+
+
+def _marked(marks: MarkSet, left: int) -> str:
+    return "with mark %s" % (marks.shortest(),) if left else "with other marks"
 
 
 def _order(effect: Effect) -> t.Tuple[t.Any, ...]:
@@ -228,6 +263,8 @@ def _as_return(effect: Effect) -> t.Dict[str, t.Any]:
         "packets": effect.packets,
         "before": effect.before,
         "after": effect.after,
+        "ports_before": effect.ports and effect.ports[0],
+        "ports_after": effect.ports and effect.ports[1],
         "open_connections": effect.open_connections,
     }
 
@@ -242,7 +279,19 @@ def lines(compared: t.Sequence[Compared]) -> t.List[str]:
     if len(effects) > LINES:
         found.append("and %s more" % format(len(effects) - LINES, ","))
     if compared and not effects:
-        found.append("rules rewritten, no packet is treated otherwise")
+        told = "no packet is treated otherwise" if all(each.complete for each in compared) else _COMPARED
+        found.append("rules rewritten, " + told)
     if any(each.moved for each in compared):
         found.append(effect_words.MOVED)
     return found
+
+
+def fewer_ports(effects: t.Iterable[Effect]) -> t.Iterator[str]:
+    """Return a warning for each change to fewer source ports."""
+    found = {(one.family, one.ports) for one in effects if one.ports and one.ports[1] < one.ports[0]}
+    for family, (before, after) in sorted(found):
+        yield (
+            "%s: connections get one of %s source ports in place of %s: at most %s at a time to one address and port, "
+            "from each address of the node and for each protocol; further ones get no answer"
+            % (family, *(format(number, ",") for number in (after, before, after)))
+        )

@@ -20,7 +20,7 @@ from .._system.conntrack import Flow
 from .._system.families import Family
 from .._system.routes import LOCAL, UNICAST, Routes
 from .._system.services import pack
-from .changed_packets import DROPPED, SKIPPED, UNKNOWN, Cell, ChangedVerdict, Comparison, Verdicts, is_of_service
+from .changed_packets import DROPPED, SKIPPED, UNKNOWN, Cell, ChangedVerdict, Comparison, Verdicts
 from .effects import Effects
 
 #: seconds that one run may take in one family
@@ -63,7 +63,9 @@ def search(
         found = _Search(comparison, judge, check or counting, places)
         found.run()
     notes = found.counting_notes() if counting else found.notes()
-    return Flushed(comparison.family, sum(found.removed), tuple(notes)), tuple(found.removed[:places])
+    return Flushed(comparison.family, sum(found.removed), tuple(notes)), tuple(
+        map(sum, zip(found.removed, found.staying))
+    )
 
 
 class _Search:
@@ -84,6 +86,8 @@ class _Search:
         self._found: t.Dict[bytes, t.Tuple[int, Flow]] = {}
         #: how many were, or would be in check mode, of each effect; the last is for those whose effect is not computed
         self.removed = [0] * (places + 1)
+        #: how many of each effect would get another source port, and keep the one that they have
+        self.staying = [0] * places
 
     def run(self) -> None:
         """Read, and remove."""
@@ -104,6 +108,10 @@ class _Search:
             self._found[flow.key] = (len(self.removed) - 1 if place is None else place, flow)
             if len(self._found) == _OFTEN and not self._check:
                 self._remove()
+        elif goes is False:
+            place = self._judge.other_ports(flow)
+            if place is not None:
+                self.staying[place] += 1
 
     def _remove(self) -> None:
         groups: t.Dict[int, t.List[Flow]] = {}
@@ -176,8 +184,11 @@ class _Judge:
     def __init__(self, comparison: Comparison, routes: Routes, effects: t.Optional[Effects]) -> None:
         self._comparison = comparison
         self._effects = effects
+        self._of_ports = {place for place, one in enumerate(effects.effects if effects else ()) if one.of_ports}
         self._routes = routes
-        self._left = _possibly_left(comparison)
+        #: the bits of rules that leave a packet alone because of its mark, each possibility: the kernel keeps the mark
+        #: of a connection, not those of its packets, and nothing makes the two equal
+        self._left = tuple(comparison.by_marks(of_services=False))
         self._loopback = (intervals.of_network(LOOPBACK[comparison.family]),)
         self._known: t.Dict[t.Tuple[int, int, int, int, int, bool], t.Optional[bool]] = {}
 
@@ -198,9 +209,7 @@ class _Judge:
         return self._known[parts]
 
     def _goes(self, flow: Flow) -> t.Optional[bool]:
-        # Packets with the marks of Services and host ports are on redirected connections, or from loopback. They can be
-        # left to other programs, so they are left.
-        if self._comparison.guarded and (flow.redirected or intervals.contains(self._loopback, flow.source)):
+        if self._is_of_service(flow):
             return False
         changed = self._changed(flow, self._comparison.names)
         # Our rules meet nothing that stays on the node. The node's own connections are left alone.
@@ -213,6 +222,13 @@ class _Judge:
             changed = None if interface is None else self._changed(flow, [interface])
         return changed
 
+    def _is_of_service(self, flow: Flow) -> bool:
+        """Return whether packets can have the marks of Services and host ports, which are left to other programs then.
+
+        They are on redirected connections, or from loopback.
+        """
+        return self._comparison.guarded and (flow.redirected or intervals.contains(self._loopback, flow.source))
+
     def place(self, flow: Flow) -> t.Optional[int]:
         """Return the place of the effect that a connection has, by the interface of its route if that matters."""
         if self._effects is None:
@@ -223,6 +239,14 @@ class _Judge:
             if interface is not None:
                 return self._place(flow, interface)
         return next((place for place in places if place is not None), None)
+
+    def other_ports(self, flow: Flow) -> t.Optional[int]:
+        """Return the place of the effect of a connection that would get another port and the same address, if any."""
+        translated = flow.seen != flow.source and not flow.related
+        if self._of_ports and translated and not self._is_of_service(flow):
+            place = self.place(flow)
+            return place if place in self._of_ports else None
+        return None
 
     def _place(self, flow: Flow, interface: str) -> t.Optional[int]:
         cell, bits = self._cell(flow, interface)
@@ -273,17 +297,6 @@ def _as_flushed(verdicts: Verdicts) -> t.Set[ChangedVerdict]:
             # An address that is missing is the one that a connection has.
             found.add(ChangedVerdict(MASQUERADE, one.address))
         elif one.action != UNKNOWN:
-            found.add(one.applied)
+            # An open connection keeps its port.
+            found.add(one.applied._replace(ways=()))
     return found or {SKIPPED}
-
-
-def _possibly_left(comparison: Comparison) -> t.Set[int]:
-    """Return the bits of the rules that leave a packet alone because of its mark: each possibility.
-
-    The kernel keeps the mark of a connection, not those of its packets, and nothing makes the two equal.
-    """
-    found = {0}
-    for mark, bits in comparison.marks.items():
-        if not is_of_service(mark):
-            found |= {others | bits for others in found}
-    return found

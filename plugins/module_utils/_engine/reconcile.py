@@ -277,7 +277,8 @@ class _Run:
     def _compare(self, family: Family, changes: t.Sequence[Change], flush: bool, asked: bool) -> None:
         # Imported here: to load them takes 4 of 70 ms of a sync, and most runs change nothing.
         from .changed_packets import Comparison
-        from .effects import Compared, Effects, unseen
+        from .chosen_ports import chosen
+        from .effects import Compared, Effects, fewer_ports, unseen
         from .open_connections import not_considered, search, unread
 
         former = [change.plan.former for change in changes]
@@ -288,7 +289,7 @@ class _Run:
         # In another backend other rules are in front.
         left = any(change.plan.former.rulesets and change not in established for change in changes)
         later = [ruleset for change in established[:1] for ruleset in change.plan.former.front] if after else front
-        comparison = Comparison(family, [*front, *before], [*later, *after])
+        comparison = Comparison(family, [*front, *before], [*later, *after], ports=chosen if asked else None)
         effects = Effects(comparison) if asked else None
         counts: t.Sequence[t.Optional[int]] = ()
         notes: t.Tuple[str, ...] = ()
@@ -310,7 +311,8 @@ class _Run:
         if effects is not None:
             found = (*effects.counted(counts), *unseen(family, before, after))
             moved = any(each.moved for each in former) or (left and bool(after))
-            self._compared.append(Compared(family, found, moved, () if flush else notes))
+            notes = (*fewer_ports(found), *(() if flush else notes))
+            self._compared.append(Compared(family, found, moved, notes, comparison.same_guards))
 
     def result(self, lock_problem: str) -> Result:
         """Return all of it; the one place where notes come together."""

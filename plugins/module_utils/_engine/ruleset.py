@@ -32,6 +32,9 @@ IGNORE, COUNT, DROP = "ignore", "count", "drop"
 #: xt_statistic keeps a probability as a 31-bit fraction (struct xt_statistic_info).
 SHARE_UNIT = 2**31
 
+#: From which the kernel chooses a source port for a packet of such a port, if no rule has a range.
+UNPRIVILEGED = PortRange(1024, 65535)
+
 #: Marks of packets that must leave with the address of the node: kube-proxy's iptables.masqueradeBit (14) and the
 #: markMasqBit of the CNI plugin portmap (13), at their defaults.
 SERVICE_MARKS = 0x4000 | 0x2000
@@ -585,13 +588,18 @@ def _listed(value: t.Any) -> t.Tuple[t.Any, ...]:
 def _ways(ranges: t.Sequence[PortRange], random_fully: bool) -> t.Iterator[Masquerade]:
     """Return the ways to masquerade with these ports, and with any where the protocol has none."""
     for protocol in PORT_PROTOCOLS:
-        left = sum(ports.size for ports in ranges)
-        for position, ports in enumerate(ranges, 1):
-            # The last range takes all that the ones before it let through.
-            share = None if position == len(ranges) else int(SHARE_UNIT * (ports.size / left) + 0.5)
-            left -= ports.size
+        for ports, share in zip(ranges, shares(ranges)):
             yield Masquerade(protocol, ports, share, random_fully)
     yield Masquerade(random_fully=random_fully)
+
+
+def shares(ranges: t.Sequence[PortRange]) -> t.Iterator[t.Optional[int]]:
+    """Return in which share of the cases each range is chosen, of those that the ranges before it let through."""
+    left = sum(ports.size for ports in ranges)
+    for position, ports in enumerate(ranges, 1):
+        # The last range takes all that the ones before it let through.
+        yield None if position == len(ranges) else int(SHARE_UNIT * (ports.size / left) + 0.5)
+        left -= ports.size
 
 
 def _collapse(networks: t.Sequence[Network]) -> t.List[Network]:

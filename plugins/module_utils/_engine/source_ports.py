@@ -26,13 +26,13 @@ from .._system import conntrack, intervals, pod_names
 from .._system.conntrack import PortUse
 from .._system.families import FAMILIES, IPV6, PORT_PROTOCOLS, PROTOCOL_NAMES, PROTOCOLS, Family, has_ipv6
 from .._system.node_addresses import node_addresses
-from .ruleset import Masquerade, Ruleset
+from .ruleset import UNPRIVILEGED, Masquerade, Ruleset
 
 if t.TYPE_CHECKING:
     from .reconcile import Result
 
 #: Without a range, from the port of the opener (nf_nat_l4proto_unique_tuple in the kernel): it keeps its kind.
-_KINDS = (PortRange(1, 511), PortRange(600, 1023), PortRange(1024, 65535))
+_KINDS = (PortRange(1, 511), PortRange(600, 1023), UNPRIVILEGED)
 
 #: Sources with a destination that are in memory at most: some 15 MB.
 _MOST = 65536

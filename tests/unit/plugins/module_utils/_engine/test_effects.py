@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import effect_words, open_connections
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.chosen_ports import chosen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects import (
     LIMIT,
     LINES,
@@ -28,18 +29,23 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_mark
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6, PROTOCOLS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import UNICAST
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.rules_result import rules_diff, rules_return
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import engine
 from support.machine import Machine
 from support.many_ranges import many_ranges
-from support.packet_model import Packet, model, packets
+from support.packet_model import Packet, is_skipped, marks, model, packets, ports
 
 NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132}
+#: 640, as long as nobody asks for more or less.
+MANY = settings(max_examples=settings.default.max_examples * 64 // 15)
+#: Of kube-proxy and portmap, to which some exemptions leave packets.
+SERVICE_MARKS = 0x6000
 #: Packets of these have no mark that a policy skips.
 PLAIN = ("", "with other marks")
 
@@ -47,7 +53,7 @@ PLAIN = ("", "with other marks")
 def compared(one: Config, other: Config, family: str) -> t.List[Effect]:
     """The effects of a change from one policy to another."""
     rulesets = [from_config(config, family) for config in (one, other)]
-    return Effects(Comparison(family, rulesets[:1], rulesets[1:])).effects
+    return Effects(Comparison(family, rulesets[:1], rulesets[1:], ports=chosen)).effects
 
 
 def line(effect: Effect) -> str:
@@ -78,8 +84,11 @@ def _leaves_by(names: t.Sequence[str], name: str) -> bool:
     return state
 
 
-def concerns(effect: Effect, packet: Packet) -> bool:
-    """Whether a packet has an effect."""
+def concerns(effect: Effect, packet: Packet, mark: int = 0, skipped: bool = False) -> bool:
+    """Whether a packet has an effect.
+
+    :param skipped: whether one of the policies leaves packets with the mark to other programs.
+    """
     source, destination, interface, protocol, port = packet
     number = NUMBERS.get(protocol) or {4: 1, 6: 58}[source.version]
     return (
@@ -87,26 +96,42 @@ def concerns(effect: Effect, packet: Packet) -> bool:
         and _within(effect.sources, int(source))
         and _leaves_by(effect.out_interfaces, interface)
         and _within(effect.services, number << 16 | port)
+        and (not skipped if effect.packets in PLAIN else _has(effect.packets, mark))
     )
 
 
-def said(config: Config, packet: Packet) -> t.Tuple[str, str]:
+def _has(packets: str, mark: int) -> bool:
+    """Whether packets that an effect names have a mark."""
+    assert packets.startswith("with mark ")
+    within, without = (packets[len("with mark ") :] + " except ").split(" except ")[:2]
+    some, others = ([parse_mark(one) for one in part.split(", ") if one] for part in (within, without))
+    return any(mark & one.mask == one.value for one in some) and all(mark & one.mask != one.value for one in others)
+
+
+def said(config: Config, packet: Packet, mark: int) -> t.Tuple[str, t.Any]:
     """What a policy says of a packet, in its words, and what packets can tell of that."""
-    found = model(config, packet)
+    found = "skip" if is_skipped(config, mark) else model(config, packet)
     if found == "exempt":
         return "pod", "" if config.exemption == "return" else config.exemption
     if found == "skip":
         return "not managed", ""
-    return ("node" if found == "masquerade" else found[len("to ") :]), found
+    return ("node" if found == "masquerade" else found[len("to ") :]), (found, *ports(config, packet))
 
 
-def expected(one: Config, other: Config, packet: Packet) -> t.Optional[t.Tuple[str, str]]:
+def expected(one: Config, other: Config, packet: Packet, mark: int = 0) -> t.Optional[t.Tuple[str, str]]:
     """The words of the effect that a packet has; None: it has none."""
-    (before, told), (after, told_after) = said(one, packet), said(other, packet)
+    (before, told), (after, told_after) = said(one, packet, mark), said(other, packet, mark)
     if told == told_after:
         return None
-    if before == after:
+    if before == after == "pod":
         return "pod (exemption %s)" % one.exemption, "pod (exemption %s)" % other.exemption
+    if isinstance(told, tuple) and isinstance(told_after, tuple):
+        return tuple(  # type: ignore[return-value]
+            word
+            + (", ports " + ", ".join(map(str, ranges))) * bool(ranges and told[1] != told_after[1])
+            + (" (ports at random)" if random else " (ports kept if free)") * (told[2] != told_after[2])
+            for word, (_found, ranges, random) in ((before, told), (after, told_after))
+        )
     return before, after
 
 
@@ -116,6 +141,10 @@ def _present(config: Config) -> Config:
         snat=tuple(entry._replace(dropped=False) for entry in config.snat),
         rules=tuple(rule._replace(dropped=False) for rule in config.rules),
     )
+
+
+def _without_marks(config: Config) -> Config:
+    return config._replace(skip_marks=())
 
 
 @st.composite
@@ -131,25 +160,48 @@ def pairs(draw: t.Any) -> t.Tuple[Config, Config]:
     return one, other
 
 
+def check_packets(one: Config, other: Config, family: str, data: t.Any) -> None:
+    """Draw packets: each has one effect if the oracle says that it is treated otherwise, and else none."""
+    found = compared(one, other, family)
+    for number in range(6):
+        packet = data.draw(packets((one, other)[number % 2], family))
+        mark = data.draw(marks(one, other))
+        if mark & SERVICE_MARKS and (one.exemption, other.exemption) != ("return", "return"):
+            mark = 0
+        # A policy that leaves a whole family alone leaves all marks alone.
+        skipped = any(is_skipped(each, mark) and from_config(each, family).rules for each in (one, other))
+        mine = [effect for effect in found if concerns(effect, packet, mark, skipped)]
+        assert [(effect.before, effect.after) for effect in mine] == [
+            words for words in [expected(one, other, packet, mark)] if words
+        ], (packet, hex(mark))
+
+
+@MANY
 @given(pairs(), engine.families, st.data())
 def test_a_packet_has_one_effect_or_nothing_changes_for_it(
     pair: t.Tuple[Config, Config], family: str, data: t.Any
 ) -> None:
-    one, other = pair
-    found = [effect for effect in compared(one, other, family) if effect.packets in PLAIN]
-    for number in range(6):
-        packet = data.draw(packets(pair[number % 2], family))
-        mine = [effect for effect in found if concerns(effect, packet)]
-        assert [(effect.before, effect.after) for effect in mine] == [
-            words for words in [expected(one, other, packet)] if words
-        ], packet
+    check_packets(*pair, family, data)
+
+
+@given(pairs(), engine.families, st.data())
+def test_policies_that_differ_in_ports_alone(pair: t.Tuple[Config, Config], family: str, data: t.Any) -> None:
+    one, other = pair[0], pair[0]._replace(random_fully=pair[1].random_fully, to_ports=pair[1].to_ports)
+    check_packets(one, other, family, data)
+    assert all(effect.of_ports for effect in compared(one, other, family))
+
+
+@given(pairs(), engine.families, st.data())
+def test_policies_that_differ_in_marks_alone(pair: t.Tuple[Config, Config], family: str, data: t.Any) -> None:
+    check_packets(pair[0], pair[0]._replace(skip_marks=pair[1].skip_marks), family, data)
 
 
 @given(pairs(), engine.families)
 def test_each_corner_of_an_effect_is_treated_otherwise(pair: t.Tuple[Config, Config], family: str) -> None:
     one, other = pair
     kind: t.Any = ipaddress.IPv4Address if family == IPV4 else ipaddress.IPv6Address
-    for effect in [effect for effect in compared(one, other, family) if effect.packets in PLAIN][:20]:
+    both = _without_marks(one), _without_marks(other)
+    for effect in compared(*both, family)[:20]:
         names = ("eth0", "eth1", "eth10", "bond0", "bond7", "wlan0", "ens3")
         corners = [
             (
@@ -165,13 +217,14 @@ def test_each_corner_of_an_effect_is_treated_otherwise(pair: t.Tuple[Config, Con
         ]
         own = [packet for packet in corners if concerns(effect, packet)]
         for packet in own:
-            assert expected(one, other, packet) == (effect.before, effect.after), packet
+            assert expected(*both, packet) == (effect.before, effect.after), packet
 
 
 @given(engine.narrow_configs, engine.families)
 def test_the_same_policy_has_no_effects(config: Config, family: str) -> None:
-    """Nor has another choice of source ports."""
-    assert compared(config, config._replace(random_fully=not config.random_fully, to_ports=()), family) == []
+    """Nor has another order of its ports and marks."""
+    turned = config._replace(to_ports=config.to_ports[::-1], skip_marks=(*config.skip_marks[::-1], *config.skip_marks))
+    assert compared(config, turned, family) == []
 
 
 RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
@@ -237,6 +290,32 @@ def test_marks_of_packets_that_are_left_to_other_programs() -> None:
     assert found["packets"] == "with other marks"
 
 
+MARKS = {
+    "a wider mask": (["0x200/0xff00"], ["0x200/0xf00"], ["with mark 0x200/0xf00 except 0x200/0xff00"]),
+    "a redundant mark": (["0x200/0xf00"], ["0x200/0xf00", "0x200/0xff00", "0x1234"], []),
+    "bits that overlap": (["1/1"], ["2/2"], ["with mark 0x1/0x1 except 0x2/0x2", "with mark 0x2/0x2 except 0x1/0x1"]),
+    "two halves": (["0/1", "1/1"], ["0/2", "2/2"], []),
+    "a half": (["0x10/0x10"], ["0x11/0x11", "0x10/0x11"], []),
+    "a whole mark": (["0x7/0xf"], ["0x7/0xf", "8", "0x17"], ["with mark 0x8"]),
+    "no mark": ([], ["0"], ["with mark 0x0"]),
+    "the highest": (["0xffffffff"], ["0x80000000/0x80000000"], ["with mark 0x80000000/0x80000000 except 0xffffffff"]),
+}
+
+
+@pytest.mark.parametrize("case", MARKS)
+def test_marks_are_sets_of_bits(case: str) -> None:
+    before, after, found = MARKS[case]
+    told = effects({"skip_marks": before}, {"skip_marks": after})
+    assert sorted(one["packets"] for one in told) == found
+
+
+def test_marks_of_services_are_skipped_in_any_case() -> None:
+    options = {"exemption": "enforce", "source_cidrs": ["10.244.0.0/16"]}
+    assert effects(options, {**options, "skip_marks": ["0x4000/0x4000"]}) == []
+    (found,) = effects(options, {**options, "skip_marks": ["0x40/0x40"]})[:1]
+    assert found["packets"] == "with mark 0x40/0x40 except 0x2000/0x2000, 0x4000/0x4000"
+
+
 def test_packets_that_nat_does_not_see() -> None:
     options: t.Dict[str, t.Any] = {"source_cidrs": ["10.244.0.0/16"]}
     plain, dropping = (from_config(build({**options, "leaks": leaks}), IPV4) for leaks in ("count", "drop"))
@@ -278,6 +357,8 @@ def _effect(number: int, **more: t.Any) -> Effect:
 def test_lines_for_people() -> None:
     assert lines([]) == []
     assert lines([Compared(IPV4, ())]) == ["rules rewritten, no packet is treated otherwise"]
+    partly = lines([Compared(IPV4, (), complete=False)])
+    assert partly[0].endswith("source address or port; packets of Services and host ports were not compared")
     assert lines([Compared(IPV4, (), moved=True)])[1].endswith("was not compared")
     some = tuple(map(_effect, range(LINES + 1230)))
     told = lines([Compared(IPV4, some), Compared(IPV6, ())])
@@ -324,12 +405,64 @@ def test_check_mode_and_the_run_report_the_same(tmp_path: Path, monkeypatch: pyt
 
 def test_a_rewrite_that_changes_nothing_for_packets_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = _machine(tmp_path, monkeypatch)
-    reconcile(machine.node(), build({}))
-    result = reconcile(machine.node(), build({"random_fully": False}), effects=True)
+    reconcile(machine.node(), build({"skip_marks": ["0x200/0xf00"]}))
+    result = reconcile(machine.node(), build({"skip_marks": ["0x200/0xf00", "0x200/0xff00"]}), effects=True)
     assert result.changed
     returned = rules_return(result, True)
     assert returned["effects"] == []
     assert returned["effects_summary"] == ["rules rewritten, no packet is treated otherwise"]
+
+
+PORTS = {
+    "ranges": (
+        {}, {"to_ports": ["50000-50001"]},
+        "for tcp, udp, sctp: node -> node, ports 50000-50001 (2 source ports in place of 64,512)",
+    ),
+    "more ports": (
+        {"to_ports": ["50000-50001"]}, {"to_ports": ["60000-60009", "50000-50001"]},
+        "for tcp, udp, sctp: node, ports 50000-50001 -> node, ports 50000-50001, 60000-60009",
+    ),
+    "mapping": ({}, {"random_fully": False}, ": node (ports at random) -> node (ports kept if free)"),
+    "both": (
+        {"to_ports": ["3000-3999"]}, {"random_fully": False},
+        "for tcp, udp, sctp: node, ports 3000-3999 (ports at random) -> node (ports kept if free)",
+    ),
+    "an entry": (
+        {"rules": [{"action": "masquerade", "protocols": ["udp"]}]},
+        {"rules": [{"action": "masquerade", "protocols": ["udp"], "ports_mapping": "keep"}]},
+        "0.0.0.0/0 for udp: node (ports at random) -> node (ports kept if free)",
+    ),
+    "with an address": (
+        {}, {"to_ports": ["3000-3999"], "snat": [{"address": "192.0.2.7"}]},
+        "for tcp, udp, sctp: node -> 192.0.2.7, ports 3000-3999 (1,000 source ports in place of 64,512)",
+    ),
+    "also of an address": (
+        {"to_ports": ["3000-3999"]}, {"to_ports": ["3000-3999"], "masquerade_cidrs": ["10.5.0.0/16"]},
+        "10.5.0.0/16: pod -> node, open",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PORTS)
+def test_source_ports_in_words(case: str) -> None:
+    before, after, text = PORTS[case]
+    told = [line(effect) for effect in compared(build(before), build(after), IPV4)]
+    assert [one for one in told if text in one], told
+
+
+def test_fewer_ports_warn_and_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections keep their ports, so that none is removed."""
+    machine = _machine(tmp_path, monkeypatch)
+    reconcile(machine.node(), build({}))
+    opened = [Flow(10, 20, seen, 17, 53, False, False, b"%d" % seen) for seen in (1, 2, 10)]
+    kernel = _Kernel(monkeypatch, [("eth0", flow) for flow in opened])
+    changed = build({"to_ports": ["50000-50001"], "flush_conntrack": "changed"})
+    result = reconcile(machine.node(), changed, effects=True)
+    (found,) = rules_return(result, True)["effects"]
+    assert (found["ports_before"], found["ports_after"], found["open_connections"]) == (64512, 2, 2)
+    assert kernel.removed == [] and [done.removed for done in result.flushed] == [0]
+    (note,) = result.effect_notes
+    assert "one of 2 source ports in place of 64,512: at most 2 at a time" in note
 
 
 def test_nothing_is_compared_that_was_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
