@@ -227,7 +227,9 @@ effects:
       type: str
       sample: ipv4
     destinations:
-      description: The destinations, in as few ranges as that takes. Of more than 100 the largest.
+      description:
+        - The destinations, in the ranges that the policies have, or else in as few as that takes. Of more than 100 the
+          largest.
       type: list
       elements: str
       sample: [10.5.0.0/16]

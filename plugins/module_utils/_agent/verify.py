@@ -59,7 +59,7 @@ def verify(
     earlier = _earlier(paths) if if_changed else None
     storage = inspection.Storage(_program(paths), earlier)
     found = inspection.inspect(node, lambda: choose_policy({}, None, paths), wanted, progress, storage)
-    causes = explanations.causes(found["conflicts"])
+    causes = explanations.causes(found["conflicts"], found.get("networks", ()))
     used_again = "tested_at" in found
     tested_at = found.setdefault("tested_at", time.time())
     result = Verification(
@@ -99,7 +99,10 @@ def verify_proposed(node: Node, config: Config, used_before: t.Optional[str]) ->
     config, _errors = or_any_ports(config)
     policy = inspection.ComparedPolicy(inspection.FROM_OPTIONS, config, used_before=used_before, proposed=True)
     found = inspection.inspect(node, lambda: policy, inspection.request((), verify=True))
-    return {**{name: found[name] for name in _TESTED}, "undone": explanations.undone(found["conflicts"])}
+    return {
+        **{name: found[name] for name in _TESTED},
+        "undone": explanations.undone(found["conflicts"], found["networks"]),
+    }
 
 
 def _earlier(paths: Paths) -> t.Optional[inspection.Earlier]:
@@ -126,9 +129,9 @@ def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[st
         yield "%s: %s; remedy: %s" % (one["severity"], text, one["remedy"])
         if one["decided_by"]:
             yield "  %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % one["decided_by"]
-        yield from ("  " + words for words in explanations.only(one))
+        yield from ("  " + words for words in explanations.only(one, found.get("networks", ())))
     for one in found["untested"]:
-        yield "not tested: %s%s" % (one["text"], _where(one["ranges"]))
+        yield "not tested: %s%s" % (one["text"], _where(one["ranges"], found.get("networks", ())))
     told = {one["text"] for one in found["untested"]}
     yield from (line for line in warnings(found) if line not in told)
     if causes:  # else it is in the first line
@@ -139,6 +142,6 @@ def _leaks(found: Data) -> t.Iterator[t.Dict[str, str]]:
     return (one for one in found["health"] if one["code"] == health.LEAKS)
 
 
-def _where(ranges: t.Sequence[str]) -> str:
+def _where(ranges: t.Sequence[str], networks: t.Sequence[t.Any]) -> str:
     """Return destinations for people; nothing if they are not known."""
-    return " (to %s)" % explanations.in_words(ranges) if ranges else ""
+    return " (to %s)" % explanations.in_words(ranges, networks) if ranges else ""

@@ -189,6 +189,7 @@ class Comparison:
         self._pairs: t.Dict[int, Pair] = {}
         sides = [[one for one in side if one is not None] for side in (before, after)]
         rulesets = {id(one): one for side in sides for one in side}
+        self._rulesets = tuple(rulesets.values())
         #: the marks with which each ruleset leaves packets alone, by the bits of its decisions
         self._marks = {_bits_of(places[key]): _marks(one) for key, one in rulesets.items()}
         guards = [{guard for one in side for guard in one.guards if not guard.is_option} for side in sides]
@@ -215,6 +216,12 @@ class Comparison:
     def groups(self) -> int:
         """How many groups of packets are compared, for each group of destinations."""
         return len(self.sources.all()) * len(self.names) * len(self.services.all())
+
+    def networks(self) -> t.Tuple[t.Set[t.Any], t.Set[t.Any]]:
+        """Return the networks of destinations that the rules name, and those of sources."""
+        hidden = [network for one in self._rulesets for network in one.hidden] if self._unseen else []
+        destinations, sources = (set(hidden).union(*(one.networks[side] for one in self._rulesets)) for side in (0, 1))
+        return destinations, sources
 
     def interface(self, name: str) -> int:
         """Return the bits of an interface."""

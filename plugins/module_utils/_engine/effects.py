@@ -55,6 +55,8 @@ class Effect(t.NamedTuple):
     ports: t.Optional[t.Tuple[int, int]] = None
     #: whether the source address stays, and only the way changes in which a source port is chosen
     of_ports: bool = False
+    #: the networks of destinations and of sources that the rules name; empty: not known
+    written: t.Tuple[range_words.Written, ...] = ()
 
 
 class Compared(t.NamedTuple):
@@ -76,10 +78,11 @@ class Effects:
     def __init__(self, comparison: Comparison) -> None:
         self._of: t.Dict[t.Tuple[Pair, Cell], int] = {}
         found: t.List[t.Tuple[Effect, t.Optional[Product]]] = []
+        written = _written(comparison)
         for left, marks in comparison.by_marks().items():
             packets = _marked(marks, left) if left or not marks.has(0) else ""
             for product in comparison.products(left):
-                effect = _effect(comparison, product, packets)
+                effect = _effect(comparison, product, packets, written)
                 # Other ports of an address that is missing before and after are no effect.
                 if effect.before != effect.after or effect.after == UNKNOWN:
                     found.append((effect, None if left else product))
@@ -108,13 +111,21 @@ def unseen(
         return []
     comparison = Comparison(family, first, last, unseen=True)
     found = []
+    written = _written(comparison)
     for left, marks in comparison.by_marks().items():
         packets = WITHOUT_CONNECTION + (", " + _marked(marks, left) if left or not marks.has(0) else "")
-        found += [_effect(comparison, product, packets) for product in comparison.products(left)]
+        found += [_effect(comparison, product, packets, written) for product in comparison.products(left)]
     return sorted((one._replace(open_connections=0) for one in found), key=_order)
 
 
-def _effect(comparison: Comparison, product: Product, packets: str) -> Effect:
+def _written(comparison: Comparison) -> t.Tuple[range_words.Written, ...]:
+    sides = comparison.networks()
+    return tuple(range_words.Written(map(intervals.of_network, side), comparison.family) for side in sides)
+
+
+def _effect(
+    comparison: Comparison, product: Product, packets: str, written: t.Tuple[range_words.Written, ...]
+) -> Effect:
     pair = product.pair
     before, after = words(pair)
     if packets.startswith(WITHOUT_CONNECTION):
@@ -131,6 +142,7 @@ def _effect(comparison: Comparison, product: Product, packets: str) -> Effect:
         after,
         ports=(sizes[0], sizes[1]) if all(sizes) and sizes[0] != sizes[1] else None,
         of_ports=not pair.addresses.differs,
+        written=written,
     )
 
 
@@ -246,10 +258,11 @@ def as_returns(effects: t.Iterable[Effect]) -> t.List[t.Dict[str, t.Any]]:
 
 
 def _as_return(effect: Effect) -> t.Dict[str, t.Any]:
-    destinations = range_words.fewest(effect.destinations, effect.family, LIMIT)
+    written, of_sources = effect.written or (None, None)
+    destinations = range_words.shortest(effect.destinations, effect.family, LIMIT, written)
     sources = range_words.Ranges([], [], 0)
     if effect.sources is not None:
-        sources = range_words.fewest(effect.sources, effect.family, LIMIT)
+        sources = range_words.shortest(effect.sources, effect.family, LIMIT, of_sources)
     return {
         "family": effect.family,
         "destinations": destinations.within,

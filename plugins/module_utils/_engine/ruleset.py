@@ -152,6 +152,13 @@ class Ruleset(t.NamedTuple):
         return tuple(dict.fromkeys(network for decision in exempting for network in decision.match.destinations))
 
     @property
+    def networks(self) -> t.Tuple[t.FrozenSet[Network], t.FrozenSet[Network]]:
+        """The networks of destinations that decisions name, and those of sources."""
+        matches = [decision.match for decision in (*self.leading, *self.decisions, *self.translations)]
+        destinations = frozenset(network for match in matches for network in match.destinations)
+        return destinations, frozenset(network for match in matches for network in match.sources)
+
+    @property
     def expanded(self) -> t.Tuple[Decision, ...]:
         """All decisions in order: what is masqueraded comes after that part of it which gets a fixed address."""
         decisions = self.leading + self.decisions

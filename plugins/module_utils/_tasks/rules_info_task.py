@@ -92,6 +92,7 @@ def carry_out(params: Params, check: bool) -> Done:
 
         node = Node(process.run)
         found = inspect(node, policy, wanted)
+        del found["networks"]
         found["health"] += [one._asdict() for one in kubenet_health(node)]
         found["source_ports"] = ports.build_report(node, policy()) if params["ports"] else None
         if params["ports"]:

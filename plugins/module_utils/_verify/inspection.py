@@ -181,7 +181,7 @@ def inspect(
     progress: asking.Progress = asking.no_progress,
     storage: t.Optional[Storage] = None,
 ) -> Data:
-    """Return all that is known about a node; as RETURN of the module ip_masq_info.
+    """Return all that is known about a node; as RETURN of the module ip_masq_info, with the policy's ``networks``.
 
     :param choose: returns the policy that the node has at the time.
     :param progress: called with how far a verification is.
@@ -201,6 +201,8 @@ def inspect(
             "origin": policy.origin,
             "exempt": {family: list(map(str, exempt_in_the_end(one))) for family, one in rulesets.items()},
         },
+        # For texts about ranges.
+        "networks": [network for one in rulesets.values() for side in one.networks for network in side],
         "backend": {"name": result.backend, "version": result.version},
         "in_sync": (not result.changed and not result.errors) if given else None,
         "families": {change.family: active[change.family] for change in result.managed if change.plan.found.rules},
@@ -340,7 +342,7 @@ def _ask(
             found["fingerprint"] = mark if copy.unseen == copy.state.unseen else None
             for gap in missed:
                 yield Health("not_tested", WARNING, "not tested: %s" % gap.text, "")
-            for one, text in explanations.causes(found["conflicts"]):
+            for one, text in explanations.causes(found["conflicts"], found["networks"]):
                 yield Health("conflict", one["severity"], text, one["remedy"])
             yield from _leak_health(promised, bool(report.leaked))
     found["limits"] = [one._asdict() for one in copy.unseen]

@@ -12,7 +12,9 @@ import ipaddress
 import typing as t
 
 from ..._engine import actors
-from ..._system.families import IPV6, of_address
+from ..._system import intervals
+from ..._system.families import IPV6, Family, of_address
+from ..._system.intervals import Spans
 from ..._twin import routing
 from ..._twin.node_state import NodeState
 from ..._twin.values import DROPPED, REJECTED, SENT, Answer, MetRule
@@ -41,6 +43,11 @@ class Addresses:
 
     def __contains__(self, address: t.Optional[str]) -> bool:
         return address in self._links_of
+
+    def spans(self, family: Family) -> Spans:
+        """Return the addresses of a family."""
+        numbers = (int(ipaddress.ip_address(one)) for one in self._links_of if of_address(one) == family)
+        return intervals.of((number, number) for number in numbers)
 
     @property
     def has_global_ipv6(self) -> bool:

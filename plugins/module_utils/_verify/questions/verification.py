@@ -334,10 +334,13 @@ class _Run(Asking):
         return tuple(one + suffix for one in listed_services(part.service, self.model.family))
 
     def _sources(self, affected: t.Sequence[Region]) -> t.Tuple[str, ...]:
-        """Return the pods that are affected; empty: all."""
+        """Return the pods that are affected; empty: all. An address of the node is no pod's."""
         everything = intervals.of(span for sender in self.model.senders for span in sender.addresses)
         union = intervals.of(span for region in affected for span in region.source)
-        return () if union == everything else tuple(map(str, intervals.networks(union, self.model.family)))
+        missing = intervals.difference(everything, union)
+        if not intervals.difference(missing, self.addresses.spans(self.model.family)):
+            return ()
+        return tuple(map(str, intervals.networks(union, self.model.family)))
 
     def untested(self) -> t.Iterator[Untested]:
         """Return why not all packets are tested."""

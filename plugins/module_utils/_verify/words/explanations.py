@@ -100,42 +100,61 @@ def conflict(one: Conflict) -> t.List[Data]:
     return [dict({"range": each}, **found) for each in ranges]
 
 
-def causes(conflicts: t.Sequence[Data]) -> t.List[t.Tuple[Data, str]]:
-    """Return one conflict, as of ``conflict``, of each cause, and what is seen of the ranges of all of them."""
+def causes(conflicts: t.Sequence[Data], networks: t.Sequence[t.Any] = ()) -> t.List[t.Tuple[Data, str]]:
+    """Return one conflict, as of ``conflict``, of each cause, and what is seen of the ranges of all of them.
+
+    :param networks: of the policy.
+    """
     grouped: t.Dict[t.Any, t.List[Data]] = {}
     for one in conflicts:
         rule = one["decided_by"] and tuple(one["decided_by"].values())
         key = (one["policy"], one["seen"], rule, one["severity"], tuple(one["services"]), tuple(one["sources"]))
         grouped.setdefault(key, []).append(one)
-    return [(group[0], _cause(group)) for group in grouped.values()]
+    return [(group[0], _cause(group, networks)) for group in grouped.values()]
 
 
-def only(one: Data) -> t.List[str]:
+def only(one: Data, networks: t.Sequence[t.Any] = ()) -> t.List[str]:
     """Return for people which packets alone a conflict concerns."""
-    sources = pod_names.beside(one["sources"], one.get("pods", {}))
-    listed = (("only", one["services"]), ("only from", sources))
-    return ["%s: %s" % (title, ", ".join(names)) for title, names in listed if names]
+    sources, names = one["sources"], one.get("pods", {})
+    found = ["only: " + ", ".join(one["services"])] if one["services"] else []
+    if sources:
+        listed = ", ".join(pod_names.beside(sources, names)) if names and len(sources) <= range_words.SHOWN else ""
+        found.append("only from: " + (listed or in_words(sources, networks, names)))
+    return found
 
 
-def undone(conflicts: t.Sequence[Data]) -> t.List[str]:
+def undone(conflicts: t.Sequence[Data], networks: t.Sequence[t.Any] = ()) -> t.List[str]:
     """Return a line for each cause of conflicts, with the remedy."""
-    return ["; ".join([text, *only(one), "remedy: " + one["remedy"]]) for one, text in causes(conflicts)]
+    found = causes(conflicts, networks)
+    return ["; ".join([text, *only(one, networks), "remedy: " + one["remedy"]]) for one, text in found]
 
 
-def in_words(ranges: t.Sequence[str]) -> str:
-    """Return destinations for people, in as few networks as that takes, and the first of them if they are many."""
-    networks = [ipaddress.ip_network(one) for one in ranges]
-    sides = {one: intervals.of_networks(each for each in networks if each.version == one.version) for one in FAMILIES}
-    return ", ".join(range_words.in_words(mine, family) for family, mine in sides.items() if mine)
+def in_words(
+    ranges: t.Sequence[str], networks: t.Sequence[t.Any] = (), names: t.Optional[t.Mapping[str, str]] = None
+) -> str:
+    """Return addresses for people, in these networks or in as few as that takes; of many the first.
+
+    :param names: of pods, by range.
+    """
+    found = []
+    for family in FAMILIES:
+        given, written = (
+            [intervals.of_network(one) for one in map(ipaddress.ip_network, some) if one.version == family.version]
+            for some in (ranges, networks)
+        )
+        if given:
+            tree = range_words.Written(written, family) if written else None
+            found.append(range_words.in_words(intervals.of(given), family, tree, names or {}))
+    return ", ".join(found)
 
 
-def _cause(conflicts: t.Sequence[Data]) -> str:
+def _cause(conflicts: t.Sequence[Data], networks: t.Sequence[t.Any]) -> str:
     one = conflicts[0]
     rule = "no rule" if one["owner"] == NOBODY else "rule of: %s" % one["owner"]
     if one["owner"] == actors.UNKNOWN.name:
         rule += ": " + one["decided_by"]["rule"]
     return "%s: policy %s, seen %s%s (%s)" % (
-        in_words([each["range"] for each in conflicts]),
+        in_words([each["range"] for each in conflicts], networks),
         one["policy"],
         one["seen"],
         "" if one["severity"] == ERROR else " sometimes",

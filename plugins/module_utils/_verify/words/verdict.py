@@ -26,7 +26,7 @@ def verdict(
         problems = ["there is no policy"]
     if problems:
         return None, "not verified: %s" % problems[0]
-    causes = explanations.causes(found["conflicts"])
+    causes = explanations.causes(found["conflicts"], found.get("networks", ()))
     if causes:
         one, text = causes[0]
         return False, "%s; remedy: %s%s" % (text, one["remedy"], _more(causes))

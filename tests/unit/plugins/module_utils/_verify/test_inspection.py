@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.backend_names import IPTABLES_NFT
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import (
@@ -158,6 +159,21 @@ def test_what_is_undone_is_told_with_the_remedy(
     conflicts: t.Sequence[t.Dict[str, t.Any]], lines: t.Sequence[str]
 ) -> None:
     assert explanations.undone(conflicts) == lines
+
+
+def test_conflicts_are_told_in_the_ranges_of_the_policy() -> None:
+    ruleset = from_config(build({"masquerade_cidrs": ["10.3.0.0/24", "10.8.0.0/16", "10.233.0.0/17"]}), IPV4)
+    left = intervals.difference(
+        intervals.of_networks(ruleset.decisions[1].match.destinations),
+        intervals.of_networks(ruleset.decisions[0].match.destinations),
+    )
+    ranges = [str(one) for one in intervals.networks(left, IPV4) if str(one) != "169.254.0.0/16"]
+    pods = list(map(str, ipaddress.ip_network("10.244.0.0/16").address_exclude(ipaddress.ip_network("10.244.9.9/32"))))
+    conflicts = [_conflict("pod", "node", "Calico", range=one, sources=pods) for one in ranges]
+    assert explanations.undone(conflicts, list(ruleset.networks[0])) == [
+        "10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 except 10.3.0.0/24, 10.8.0.0/16, 10.233.0.0/17: policy pod, seen node "
+        "(rule of: Calico); only from: 10.244.0.0/16 except 10.244.9.9/32; remedy: do it"
+    ]
 
 
 def test_packet_that_does_not_leave_neither_agrees_nor_disagrees() -> None:
