@@ -300,16 +300,15 @@ effects:
     ports_before:
       description: From how many source ports one was chosen, if that differs. A warning says what fewer ports mean.
       type: int
-      sample: null
+      sample: 64512
     ports_after:
       description: The same for the rules of this run.
       type: int
-      sample: null
+      sample: 2
     open_connections:
       description:
         - How many open connections have another source address than the rules give them now. O(flush_conntrack=changed)
-          removes these. Of an effect on source ports alone, how many it concerns; they keep their ports. None if they
-          could not be counted; a warning has the reason.
+          removes these. None if they could not be counted; a warning has the reason.
       type: int
       sample: 12
 effects_omitted:

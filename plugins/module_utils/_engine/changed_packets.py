@@ -269,8 +269,8 @@ class Comparison:
         return found | {SKIPPED}
 
     def differs(self) -> bool:
-        """Return whether any packet is treated differently."""
-        return any(map(self.products, self.by_marks()))
+        """Return whether any packet gets another treatment than another port."""
+        return any(one.pair.addresses.differs for left in self.by_marks() for one in self.products(left))
 
     def by_marks(self, of_services: bool = True) -> t.Dict[int, MarkSet]:
         """Return the sets of marks with which the same rules leave packets alone, by the bits of these rules.

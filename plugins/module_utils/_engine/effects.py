@@ -49,12 +49,10 @@ class Effect(t.NamedTuple):
     packets: str
     before: str
     after: str
-    #: tracked ones that would get another source address or port now; None: not known
+    #: tracked ones that have another source address than the rules would give them now; None: not known
     open_connections: t.Optional[int] = None
     #: from how many source ports one is chosen before and after, where that differs
     ports: t.Optional[t.Tuple[int, int]] = None
-    #: whether the source address stays, and only the way changes in which a source port is chosen
-    of_ports: bool = False
     #: the networks of destinations and of sources that the rules name; empty: not known
     written: t.Tuple[range_words.Written, ...] = ()
 
@@ -141,7 +139,6 @@ def _effect(
         before,
         after,
         ports=(sizes[0], sizes[1]) if all(sizes) and sizes[0] != sizes[1] else None,
-        of_ports=not pair.addresses.differs,
         written=written,
     )
 

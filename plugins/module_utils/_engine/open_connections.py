@@ -63,9 +63,7 @@ def search(
         found = _Search(comparison, judge, check or counting, places)
         found.run()
     notes = found.counting_notes() if counting else found.notes()
-    return Flushed(comparison.family, sum(found.removed), tuple(notes)), tuple(
-        map(sum, zip(found.removed, found.staying))
-    )
+    return Flushed(comparison.family, sum(found.removed), tuple(notes)), tuple(found.removed[:places])
 
 
 class _Search:
@@ -86,8 +84,6 @@ class _Search:
         self._found: t.Dict[bytes, t.Tuple[int, Flow]] = {}
         #: how many were, or would be in check mode, of each effect; the last is for those whose effect is not computed
         self.removed = [0] * (places + 1)
-        #: how many of each effect would get another source port, and keep the one that they have
-        self.staying = [0] * places
 
     def run(self) -> None:
         """Read, and remove."""
@@ -108,10 +104,6 @@ class _Search:
             self._found[flow.key] = (len(self.removed) - 1 if place is None else place, flow)
             if len(self._found) == _OFTEN and not self._check:
                 self._remove()
-        elif goes is False:
-            place = self._judge.other_ports(flow)
-            if place is not None:
-                self.staying[place] += 1
 
     def _remove(self) -> None:
         groups: t.Dict[int, t.List[Flow]] = {}
@@ -184,7 +176,6 @@ class _Judge:
     def __init__(self, comparison: Comparison, routes: Routes, effects: t.Optional[Effects]) -> None:
         self._comparison = comparison
         self._effects = effects
-        self._of_ports = {place for place, one in enumerate(effects.effects if effects else ()) if one.of_ports}
         self._routes = routes
         #: the bits of rules that leave a packet alone because of its mark, each possibility: the kernel keeps the mark
         #: of a connection, not those of its packets, and nothing makes the two equal
@@ -209,7 +200,9 @@ class _Judge:
         return self._known[parts]
 
     def _goes(self, flow: Flow) -> t.Optional[bool]:
-        if self._is_of_service(flow):
+        # Packets with the marks of Services and host ports are on redirected connections, or from loopback. They can be
+        # left to other programs, so they are left.
+        if self._comparison.guarded and (flow.redirected or intervals.contains(self._loopback, flow.source)):
             return False
         changed = self._changed(flow, self._comparison.names)
         # Our rules meet nothing that stays on the node. The node's own connections are left alone.
@@ -222,13 +215,6 @@ class _Judge:
             changed = None if interface is None else self._changed(flow, [interface])
         return changed
 
-    def _is_of_service(self, flow: Flow) -> bool:
-        """Return whether packets can have the marks of Services and host ports, which are left to other programs then.
-
-        They are on redirected connections, or from loopback.
-        """
-        return self._comparison.guarded and (flow.redirected or intervals.contains(self._loopback, flow.source))
-
     def place(self, flow: Flow) -> t.Optional[int]:
         """Return the place of the effect that a connection has, by the interface of its route if that matters."""
         if self._effects is None:
@@ -239,14 +225,6 @@ class _Judge:
             if interface is not None:
                 return self._place(flow, interface)
         return next((place for place in places if place is not None), None)
-
-    def other_ports(self, flow: Flow) -> t.Optional[int]:
-        """Return the place of the effect of a connection that would get another port and the same address, if any."""
-        translated = flow.seen != flow.source and not flow.related
-        if self._of_ports and translated and not self._is_of_service(flow):
-            place = self.place(flow)
-            return place if place in self._of_ports else None
-        return None
 
     def _place(self, flow: Flow, interface: str) -> t.Optional[int]:
         cell, bits = self._cell(flow, interface)

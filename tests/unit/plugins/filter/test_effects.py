@@ -63,6 +63,16 @@ def test_names_of_pods_divide_no_group() -> None:
     assert summed_up(hostvars) == ["a, b (2 nodes): 10.20.0.0/16 from 10.244.1.2/32: pod -> node, 2 open connections"]
 
 
+def test_other_ports_are_an_effect() -> None:
+    ports = {"ports_before": 64512, "ports_after": 2}
+    one = dict(effect("10.20.0.0/16", "node", "node, ports 50000-50001", 0), **ports)
+    hostvars = {"n1": host(one), "n2": host()}
+    assert summed_up(hostvars)[0] == (
+        "n1: 10.20.0.0/16: node -> node, ports 50000-50001 (2 source ports in place of 64,512), 0 open connections"
+    )
+    assert to_confirm(list(hostvars), hostvars, "0%") == ["1 node of 2 have effects, more than 0%"]
+
+
 def test_hosts_that_no_group_names() -> None:
     one = effect("10.20.0.0/16", "pod", "node", 1)
     hostvars = {"n%d" % number: host(one, groups=["kube_node"]) for number in range(1, 4)}
