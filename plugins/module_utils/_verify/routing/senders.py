@@ -12,7 +12,7 @@ from ..._rules.rules import Names
 from ..._system import intervals
 from ..._system.families import Family
 from ..._system.intervals import Spans
-from ..._twin import links, routing
+from ..._twin import links, node_state, routing
 from ..._twin.node_state import NodeState
 from . import guest_networks
 
@@ -35,6 +35,14 @@ class Sender(t.NamedTuple):
     link: str
     #: with addresses of the node itself among them
     network: Spans = ()
+
+
+def read_network() -> NodeState:
+    """Read what shows pods and guests on this node, and nothing else.
+
+    :raises NodeError: links or routes cannot be read.
+    """
+    return node_state.read_network(guest_networks.is_wanted)
 
 
 def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = ()) -> t.List[Sender]:

@@ -17,9 +17,8 @@ from ..._policy.values import EXEMPT
 from ..._system import fixed_source_ports, intervals
 from ..._system.families import FAMILIES, IPV6, Family, of_address
 from ..._system.intervals import Spans
-from ..._twin import node_state
 from ..._twin.node_state import NodeState
-from ..routing import guest_networks, senders
+from ..routing import senders
 from .health import INFO, WARNING, Health
 
 _MANY_PORTS = 1024
@@ -28,7 +27,7 @@ _MANY_PORTS = 1024
 def notes(config: Config, severities: t.Container[str] = (WARNING, INFO)) -> t.Tuple[str, ...]:
     """Return what ``concerns`` finds on this node, one line each; nothing if links or routes cannot be read."""
     try:
-        state = node_state.read_network(guest_networks.is_wanted)
+        state = senders.read_network()
     except NodeError:
         return ()
     found = [*concerns(config, state), *ipv6_not_managed(config.families, state)]
@@ -52,7 +51,7 @@ def _pods(config: Config, family: Family) -> t.Iterable[t.Any]:
     """
     if config.source_cidrs:
         return _of(config.source_cidrs, family)
-    found = senders.senders(node_state.read_network(), family)
+    found = senders.senders(senders.read_network(), family)
     return intervals.networks(intervals.of(span for one in found for span in one.network), family)
 
 
@@ -67,7 +66,7 @@ def require_pods(config: Config, label: t.Callable[[str], str] = str) -> None:
         return
     what = "has every IPv%d address" % everything[0].version if everything else "is not set"
     try:
-        shown = _routes(node_state.read_network(guest_networks.is_wanted), config.families)
+        shown = _routes(senders.read_network(), config.families)
     except NodeError:
         shown = ""
     raise ConfigError(

@@ -17,7 +17,6 @@ from ..._rules.rules import DROP, GOTO, JUMP, MARK, SOURCE, Match, RuleTable, do
 from ..._system import intervals, nf_tables
 from ..._system.families import Family
 from ..._system.node import Node
-from ..._twin import node_state
 from ..routing import senders
 from ..routing.senders import Sender
 
@@ -45,7 +44,7 @@ def _senders(config: Config, family: Family) -> t.List[Sender]:
 
     :raises NodeError: the routes cannot be read.
     """
-    found = senders.senders(node_state.read_network(), family, config.source_cidrs)
+    found = senders.senders(senders.read_network(), family, config.source_cidrs)
     mine = [one for one in config.source_cidrs if one.version == family.version]
     return found or [Sender(intervals.of_networks(mine) if mine else ((0, family.highest),), "")]
 
