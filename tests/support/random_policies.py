@@ -52,7 +52,7 @@ cidrs = (networks(4) | networks(6)).map(str)
 interfaces = st.lists(st.sampled_from(["eth0", "eth1", "eth+", "eth1+", "bond0", "bond+"]), max_size=3)
 #: Of single bits, of several, of all; some are part of others, or overlap them.
 _MARKS = ("0x4000/0x4000", "0x2000/0x6000", "0x0/0xf", "7", "0", "0x200/0xff00", "0x200/0xf00", "0x1200/0xff00")
-marks = st.lists(st.sampled_from([*_MARKS, "0x80000000/0x80000000", "0xffffffff", "0x1/0x3"]), max_size=4, unique=True)
+marks = st.lists(st.sampled_from([*_MARKS, "0x80000000/0x80000000", "0xffff0000", "0x1/0x3"]), max_size=4, unique=True)
 services = (
     st.fixed_dictionaries({"protocols": st.lists(st.sampled_from(["tcp", "udp", "icmp"]), max_size=2, unique=True)})
     | st.fixed_dictionaries(

@@ -150,7 +150,10 @@ octets = st.sampled_from([10, 11, 172, 192])
 ends = st.builds(lambda first, rest: (first << 24) | rest, octets, st.integers(0, 2**24 - 1))
 services = st.sampled_from([(6, 80), (6, 83), (17, 82), (132, 81), (1, 0), (58, 0), (47, 0)])
 #: with these and no others, the marks of support.random_policies are told apart, besides those of Services
-MARKS = (0, 7, 8, 16)
+MARKS = (
+    *(top | middle | low for top in (0, 1 << 31) for middle in (0, 0x200, 0x1200, 0x8200) for low in (0, 1, 7, 8, 16)),
+    0xFFFF0000,
+)
 FIXED = {4: (number("192.0.2.7"), number("192.0.2.9")), 6: (number("2001:db8::7"), number("2001:db8::9"))}
 
 
