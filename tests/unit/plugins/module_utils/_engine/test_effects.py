@@ -322,6 +322,11 @@ def test_packets_that_nat_does_not_see() -> None:
     assert (found.packets, found.before, found.after) == ("without a connection", "pod", "dropped")
     assert as_returns([found])[0]["sources"] == ["10.244.0.0/16"] and found.open_connections == 0
     assert unseen(IPV4, [dropping], [dropping]) == unseen(IPV4, [plain], []) == []
+    marked = from_config(build({**options, "leaks": "drop", "skip_marks": ["0x4000/0x4000"]}), IPV4)
+    (found,) = unseen(IPV4, [dropping], [marked])
+    assert (found.packets, found.before, found.after) == (
+        "without a connection, with mark 0x4000/0x4000", "dropped", "pod",
+    )  # fmt: skip
 
 
 def test_a_missing_address_whose_connections_are_dropped() -> None:
