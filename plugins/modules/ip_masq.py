@@ -298,7 +298,7 @@ effects:
       type: str
       sample: node
     ports_before:
-      description: From how many source ports one was chosen, if that differs. A warning says what fewer ports mean.
+      description: From how many source ports one was chosen, if that differs. Fewer ports come with a warning.
       type: int
       sample: 64512
     ports_after:
