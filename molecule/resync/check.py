@@ -171,7 +171,10 @@ def masquerading_of_firewalld() -> None:
     packets("while firewalld masquerades", {"10.99.0.1": "node", "203.0.113.7": "node"})
     found = agent("verify")
     equal("verify: firewalld that masquerades", found.returncode, 5)
-    for words in ("policy pod, seen node (rule of: firewalld)", "--zone ZONE --remove-masquerade"):
+    for words in (
+        "the node's address, not the pod's own address (rule of: firewalld)",
+        "--zone ZONE --remove-masquerade",
+    ):
         check("verify says %r" % words, words in found.stdout, found.stdout)
     sh("firewall-cmd", "--zone=trusted", "--remove-masquerade")
     equal("verify: after the remedy", agent("verify").returncode, 0)

@@ -327,7 +327,7 @@ effects_summary:
 other_nat:
   description:
     - Chains of other programs that the same traffic meets, such as those of a CNI plugin. They may masquerade exempt
-      traffic; their rules are not evaluated.
+      traffic. Chains in other tables of nftables are left out if none of their rules can be about pods.
     - Empty with O(state=absent).
   returned: when the node has a usable iptables or nft
   type: list

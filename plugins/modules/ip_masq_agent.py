@@ -236,7 +236,8 @@ proposal:
       description: Where rules of other programs undo the policy. Also at the end of C(effects_summary) in RV(rules).
       type: list
       elements: str
-      sample: ["10.8.0.0/16: policy pod, seen node (rule of: Calico); remedy: set natOutgoing: false in the IPPool"]
+      sample:
+        - "10.8.0.0/16 sees the node's address, not the pod's own address (rule of: Calico); remedy: natOutgoing: false"
 verification:
   description:
     - What C(ip-masq-agent verify --json) prints, and how it ended in C(exit_status).

@@ -578,16 +578,18 @@ class TestVerify:
         assert done.returncode == 5, done.stdout + done.stderr
         first, conflict, decided_by = done.stdout.splitlines()[:3]
         assert re.match(r"\d+ questions, 1 conflict$", first)
-        assert conflict.startswith("error: 10.8.0.0/16: policy pod, seen node (rule of: unknown: -A POSTROUTING")
+        assert conflict.startswith(
+            "error: 10.8.0.0/16 sees the node's address, not the pod's own address (rule of: unknown: -A POSTROUTING"
+        )
         assert (
             decided_by == "  iptables_nft, table ip nat, chain POSTROUTING: -A POSTROUTING -d 10.8.0.0/16 -j MASQUERADE"
         )
         last = node.status()["last_verification"]
         assert (last["verified"], last["conflicts"]) == (False, 1) and "10.8.0.0/16" in last["summary"]
         status = node.command("status")
-        assert re.search(r"^verified +20.*10\.8\.0\.0/16: policy pod", status.stdout, re.MULTILINE)
+        assert re.search(r"^verified +20.*10\.8\.0\.0/16 sees the node", status.stdout, re.MULTILINE)
         assert status.returncode == 5 and status.stdout.startswith(
-            "CONFLICTS: 10.8.0.0/16: policy pod, seen node (rule "
+            "CONFLICTS: 10.8.0.0/16 sees the node's address, not the pod's own address (rule "
         )
         assert node.command("status", "--tolerate-conflicts").returncode == IN_SYNC
         node.sync()

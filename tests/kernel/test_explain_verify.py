@@ -289,7 +289,7 @@ def test_one_cause_is_told_in_few_networks(node: Namespace) -> None:
     )
     node.run("iptables-nft", "-t", "nat", *shlex.split(jump.replace("-A", "-D", 1)))
     found = _look(node, verify=True, **_TEN)
-    assert found["summary"].startswith("0.0.0.0/0 except 10.0.0.0/8, 169.254.0.0/16: policy node")
+    assert found["summary"].startswith("0.0.0.0/0 except 10.0.0.0/8, 169.254.0.0/16 sees the pod")
     assert len(found["conflicts"]) < 25
 
 

@@ -81,7 +81,7 @@ def test_every_node_is_in_the_table_and_in_the_files(fleet: Fleet) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", data["generated"])
     found = {one["host"]: one for one in data["hosts"]}
     assert HOSTILE in found["n3"]["findings"][0]["reason"], "as the node sent it"
-    assert "10.8.0.0/16: policy pod, seen node" in found["n6"]["findings"][0]["reason"]
+    assert "10.8.0.0/16 sees the node's address, not the pod's own address" in found["n6"]["findings"][0]["reason"]
     assert found["n1"]["traits"]["policy"] == [fleet.nodes["n1"].status()["policy_hash"]]
     rows_of_csv = list(csv.DictReader(io.StringIO(text["report.csv"], newline="")))
     assert [row["host"] for row in rows_of_csv] == [host for _state, hosts in STATES for host in hosts]

@@ -22,6 +22,7 @@ from .._system import files, intervals, pod_names
 from .._system.families import Family, of_address
 from .._system.node import Node
 from .._verify import inspection
+from .._verify.words import explanations
 from .effective_policy import choose_policy, read_policy
 from .paths import Paths
 from .state_files import read_memory
@@ -29,12 +30,6 @@ from .sync import dry_run
 
 Data = t.Dict[str, t.Any]
 
-#: As an explanation and a conflict name what the other side sees.
-_WHOSE = {
-    "pod": "the pod's own address",
-    "node": "the node's address",
-    "own": "the address that a program of the node uses",
-}
 _BY = "decided by: %(owner)s, %(backend)s, table %(table)s, chain %(chain)s: %(rule)s"
 
 
@@ -66,7 +61,7 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
     yield "%s %s, for %s%s" % (one["destination"], _answer(one), service, sender)
     if one["policy"]:
         intended = "; the translation is intended" if one["policy"] != one["seen"] and one["agrees"] else ""
-        yield "policy: %s%s" % (_WHOSE.get(one["policy"], "the address " + one["policy"]), intended)
+        yield "policy: %s%s" % (explanations.WHOSE.get(one["policy"], "the address " + one["policy"]), intended)
     elif one["source"] is not None and one["outcome"] == "sent":
         yield "policy: nothing: " + _why_nothing(one, found["policy"])
     if one["decided_by"]:
@@ -100,7 +95,7 @@ def _why_nothing(one: Data, policy: Data) -> str:
 
 def _answer(one: Data) -> str:
     if one["outcome"] == "sent":
-        whose = _WHOSE.get(one["seen"], "another address")
+        whose = explanations.WHOSE.get(one["seen"], "another address")
         return "sees %s%s" % (whose, "" if one["seen_address"] is None else " (%s)" % one["seen_address"])
     if one["outcome"] == "delivered":
         return "is an address of the node, or is translated to one: no packet leaves"

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Chains of other programs that traffic meets in POSTROUTING besides the managed one.
 
-Named are chains of known programs that a POSTROUTING of iptables jumps to, and all nat chains at the hook postrouting
-in other tables of nftables. Their rules are not evaluated. Reads, never writes, and creates no table.
+Named are chains of known programs that a POSTROUTING of iptables jumps to, and nat chains at the hook postrouting in
+other tables of nftables that managed traffic can meet. Reads, never writes, and creates no table.
 """
 
 from __future__ import annotations

@@ -19,6 +19,13 @@ from ..ways.packet_policy import Policy
 
 Data = t.Dict[str, t.Any]
 
+#: As an explanation and a conflict name what the other side sees.
+WHOSE = {
+    "pod": "the pod's own address",
+    "node": "the node's address",
+    "own": "the address that a program of the node uses",
+}
+
 
 def name_pods(explained: t.Iterable[Data], conflicts: t.Iterable[Data]) -> None:
     """Write the names of pods beside their addresses, where they are known.
@@ -153,10 +160,12 @@ def _cause(conflicts: t.Sequence[Data], networks: t.Sequence[t.Any]) -> str:
     rule = "no rule" if one["owner"] == NOBODY else "rule of: %s" % one["owner"]
     if one["owner"] == actors.UNKNOWN.name:
         rule += ": " + one["decided_by"]["rule"]
-    return "%s: policy %s, seen %s%s (%s)" % (
-        in_words([each["range"] for each in conflicts], networks),
-        one["policy"],
-        one["seen"],
-        "" if one["severity"] == ERROR else " sometimes",
+    ranges = in_words([each["range"] for each in conflicts], networks)
+    return "%s %s%s %s, not %s (%s)" % (
+        ranges,
+        "" if one["severity"] == ERROR else "sometimes ",
+        "see" if ", " in ranges.partition(" except ")[0] else "sees",
+        WHOSE.get(one["seen"], one["seen"]),
+        WHOSE.get(one["policy"], one["policy"]),
         rule,
     )

@@ -202,7 +202,9 @@ def test_conflicts_fail_the_node_unless_they_are_tolerated() -> None:
     answer = asked({"last_verification": verified(conflicts=1)})
     found = summed_up({"n1": answer})
     assert found["off"] == ["n1"] and found["lines"][-1] == "1 node: 1 conflicts (n1)"
-    assert found["lines"][-2].startswith("n1: conflicts: verification of 2026-11-21 04:00 UTC: 10.8.0.0/16: policy pod")
+    assert found["lines"][-2].startswith(
+        "n1: conflicts: verification of 2026-11-21 04:00 UTC: 10.8.0.0/16 sees the node"
+    )
     for tolerated, pending in ((True, []), (False, ["start: ip-masq-agent.timer"])):
         hostvars = {"n1": {ASKED: {**answer, "pending": pending}}}
         assert (fleet(["n1"], hostvars, tolerate_conflicts=True)["off"] == []) is tolerated

@@ -20,7 +20,9 @@ from support.fleet_answers import MISSING, PROBLEM, asked
 
 fleet = FilterModule().filters()["fleet"]
 NOW = time.time()
-CAUSE = "10.8.0.0/16: policy pod, seen node (rule of: Calico); remedy: set natOutgoing: false"
+CAUSE = (
+    "10.8.0.0/16 sees the node's address, not the pod's own address (rule of: Calico); remedy: set natOutgoing: false"
+)
 MATCHES = "31 questions, all match the policy"
 UNTESTED = "30 questions match the policy; not tested: x"
 TIMER, SERVICE = "ip-masq-agent.timer", "ip-masq-agent.service"

@@ -146,13 +146,14 @@ def _conflict(declared: str, seen: str, owner: str, **more: t.Any) -> t.Dict[str
     [
         ([], []),
         ([_conflict("pod", "node", "Calico"), _conflict("pod", "node", "Calico", range="10.9.0.0/16")],
-         ["10.8.0.0/15: policy pod, seen node (rule of: Calico); remedy: do it"]),
+         ["10.8.0.0/15 sees the node's address, not the pod's own address (rule of: Calico); remedy: do it"]),
         ([_conflict("pod", "192.0.2.7", "unknown", severity="warning", sources=["10.244.1.0/25"], services=["tcp/80"])],
-         ["10.8.0.0/16: policy pod, seen 192.0.2.7 sometimes (rule of: unknown: -A c -j MASQUERADE); only: tcp/80; "
+         ["10.8.0.0/16 sometimes sees 192.0.2.7, not the pod's own address (rule of: unknown: -A c -j MASQUERADE); "
+          "only: tcp/80; "
           "only from: 10.244.1.0/25; remedy: do it"]),
         ([_conflict("node", "pod", "Calico"), _conflict("node", "pod", "none", decided_by={"rule": "-j RETURN"})],
-         ["10.8.0.0/16: policy node, seen pod (rule of: Calico); remedy: do it",
-          "10.8.0.0/16: policy node, seen pod (no rule); remedy: do it"]),
+         ["10.8.0.0/16 sees the pod's own address, not the node's address (rule of: Calico); remedy: do it",
+          "10.8.0.0/16 sees the pod's own address, not the node's address (no rule); remedy: do it"]),
     ],
 )  # fmt: skip
 def test_what_is_undone_is_told_with_the_remedy(
@@ -217,7 +218,7 @@ _CONFLICT = {
         (
             {"conflicts": [_CONFLICT], "untested": [{"text": "x"}]},
             False,
-            "10.8.0.0/16: policy pod, seen node (no rule); remedy: sync",
+            "10.8.0.0/16 sees the node's address, not the pod's own address (no rule); remedy: sync",
         ),
     ],
 )
