@@ -64,10 +64,7 @@ def test_first_policy_is_refused_where_packets_would_show_another_one(
         assert not refused["changed"] and refused["files"] == refused["services"] == []
         assert refused["msg"] == predicted["msg"]
         assert refused["msg"].startswith("left as it is, because rules of other programs undo the policy: ")
-        assert (
-            " the node's address, not the pod's own address (rule of: %s); remedy: " % shape.owner
-            in refused["msg"]
-        )
+        assert " the node's address, not the pod's own address (rule of: %s); remedy: " % shape.owner in refused["msg"]
         assert (
             len(refused["rules"]["effects_summary"]) > 1 and refused["rules"]["effects_summary"][-1] in refused["msg"]
         )
