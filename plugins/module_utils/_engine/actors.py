@@ -210,6 +210,12 @@ ACTORS = (
     ),
     Actor(
         "podman",
+        "podman masquerades what goes to published ports only: publish none",
+        ((r"nat", r"NETAVARK-HOSTPORT-.*"),),
+        benign=True,
+    ),
+    Actor(
+        "podman",
         "give its networks ranges that hold no pod (default_subnet in containers.conf)",
         ((r"netavark", r".*"), (r"nat", r"NETAVARK-.*|nv_.*"), (r"nat", r"POSTROUTING", r"netavark|NETAVARK")),
         has_guests=True,
@@ -291,8 +297,8 @@ ACTORS = (
 UNKNOWN = Actor(
     "unknown",
     "find out what makes the rule (table %(table)s, chain %(chain)s): look in /etc/ufw/before.rules, "
-    "/etc/nftables.conf, /etc/iptables and units of systemd; if it comes back, nft monitor shows the process "
-    "(iptables-legacy: records NETFILTER_CFG of auditd)",
+    "/etc/nftables.conf, /etc/iptables, units of systemd and firewall-cmd --direct --get-all-rules; if it comes back, "
+    "nft monitor shows the process (iptables-legacy: records NETFILTER_CFG of auditd)",
 )
 
 #: Tables, and chains in them, of programs with guests, by name alone.

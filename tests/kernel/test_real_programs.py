@@ -1,0 +1,180 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Programs of Debian as they run, started, reloaded and restarted: whose are the rules that they make?"""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import actors
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import guest_networks, senders
+from support.namespaces import Namespace
+from support.real_programs import Programs
+from support.unnamed_namespaces import inside
+
+_LINKS = """link add eth0 type veth peer name world
+address add 198.51.100.1/24 dev eth0
+link set eth0 up
+link set world up
+link add cni0 type bridge
+address add 10.244.1.1/24 dev cni0
+link set cni0 up
+"""
+_OURS = """*nat
+:IP-MASQ-AGENT - [0:0]
+-A POSTROUTING -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT
+-A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN
+-A IP-MASQ-AGENT -j MASQUERADE --random-fully
+COMMIT
+"""
+_OWN = "ip-masq-agent"
+
+_FIREWALLD = "firewalld --nofork >/tmp/log 2>&1 & daemon=$!; until firewall-cmd --state >/dev/null 2>&1; do sleep .2; done"
+_NETWORKMANAGER = r"""
+cat >/etc/NetworkManager/NetworkManager.conf <<'END'
+[main]
+plugins=keyfile
+auth-polkit=false
+firewall-backend=%s
+[keyfile]
+unmanaged-devices=interface-name:*,except:interface-name:br7
+END
+NetworkManager --no-daemon >/tmp/log 2>&1 &
+until nmcli -t general status >/dev/null 2>&1; do sleep .2; done
+"""
+_SHARE = r"""
+nmcli connection up shared || cat /tmp/log
+ip link show p0 >/dev/null 2>&1 || ip link add p0 type veth peer name p1
+ip link set p0 master br7 up && ip link set p1 up
+for n in $(seq 100); do (nft list ruleset; iptables-save) | grep -q nm-shared && break; sleep .2; done
+"""
+_CNI = """
+export CNI_COMMAND=ADD CNI_CONTAINERID=abc CNI_NETNS=/run/netns/%(name)s CNI_IFNAME=eth0 CNI_PATH=/usr/lib/cni
+echo '{"cniVersion": "0.4.0", "name": "n", "type": "bridge", "bridge": "cni7", "isGateway": true, \
+"ipMasq": true, "ipam": {"type": "host-local", "subnet": "10.22.0.0/24"}}' | /usr/lib/cni/bridge >/tmp/bridge
+echo '{"cniVersion": "0.4.0", "name": "n", "type": "portmap", "runtimeConfig": {"portMappings": [{"hostPort": 8080, \
+"containerPort": 80, "protocol": "tcp"}]}, "prevResult":' "$(cat /tmp/bridge)" '}' | /usr/lib/cni/portmap
+"""
+_NETAVARK = """
+echo '{"container_id": "0123456789ab", "container_name": "x", "networks": {"n": {"static_ips": ["10.88.0.2"], \
+"interface_name": "eth0"}}, "network_info": {"n": {"name": "n", "id": "2f259bab93aaaaa2542ba43ef33eb990", \
+"driver": "bridge", "network_interface": "pod7", "subnets": [{"subnet": "10.88.0.0/16", "gateway": "10.88.0.1"}], \
+"ipv6_enabled": false, "internal": false, "dns_enabled": false, "ipam_options": {"driver": "host-local"}}}}' | \
+/usr/lib/podman/netavark setup /run/netns/%(name)s
+"""
+_UFW = r"""
+grep -q '^\*nat' /etc/ufw/before.rules ||
+printf '*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.9.0.0/24 -j MASQUERADE\nCOMMIT\n' >>/etc/ufw/before.rules
+sed -i s/ENABLED=no/ENABLED=yes/ /etc/ufw/ufw.conf
+/lib/ufw/ufw-init %s
+"""
+
+
+class Event(t.NamedTuple):
+    """What is done, and whose rules are there then, each with words of the remedy."""
+
+    script: str
+    owners: t.Mapping[str, str]
+    #: links that are not those of pods
+    guests: t.Tuple[str, ...] = ()
+
+
+_PUBLIC, _POLICY = "--zone public --remove-masquerade", "--policy out --remove-masquerade"
+_LXC = r"printf 'USE_LXC_BRIDGE=true\nLXC_USE_NFT=%s\nLXC_BRIDGE=br9\n' >/etc/default/lxc; /usr/libexec/lxc/lxc-net "
+_SHARED = {"NetworkManager": "on br7 has the method shared"}
+_BY_LXC = {"lxc-net": "LXC_NETWORK"}
+
+_CASES = {
+    "firewalld-nftables": [
+        Event(_FIREWALLD, {}),
+        Event("firewall-cmd --zone public --add-masquerade", {"firewalld": _PUBLIC}),
+        Event("firewall-cmd --runtime-to-permanent && firewall-cmd --reload", {"firewalld": _PUBLIC}),
+        Event("kill $daemon; wait $daemon; " + _FIREWALLD, {"firewalld": _PUBLIC}),
+        Event(
+            "firewall-cmd --permanent --zone public --remove-masquerade && "
+            "firewall-cmd --permanent --new-policy out && "
+            "firewall-cmd --permanent --zone public --add-interface eth0 && "
+            "firewall-cmd --permanent --policy out --add-ingress-zone ANY && "
+            "firewall-cmd --permanent --policy out --add-egress-zone public && "
+            "firewall-cmd --permanent --policy out --add-masquerade && firewall-cmd --reload",
+            {"firewalld": _POLICY},
+        ),
+        Event(
+            "firewall-cmd --permanent --delete-policy out && firewall-cmd --reload && "
+            "firewall-cmd --direct --add-rule ipv4 nat POSTROUTING 0 -s 10.9.0.0/16 -j MASQUERADE",
+            {"unknown": "firewall-cmd --direct --get-all-rules"},
+        ),
+    ],
+    "firewalld-iptables": [
+        Event("sed -i s/FirewallBackend=.*/FirewallBackend=iptables/ /etc/firewalld/firewalld.conf; " + _FIREWALLD, {}),
+        Event("firewall-cmd --zone public --add-masquerade", {"firewalld": _PUBLIC}),
+        Event("firewall-cmd --runtime-to-permanent && firewall-cmd --reload", {"firewalld": _PUBLIC}),
+        Event(
+            "firewall-cmd --zone public --remove-masquerade && "
+            "firewall-cmd --direct --add-rule ipv4 nat POSTROUTING 0 -s 10.9.0.0/16 -j MASQUERADE",
+            {"firewalld": "--direct --get-all-rules"},
+        ),
+    ],
+    "networkmanager-nftables": [
+        Event(
+            _NETWORKMANAGER % "nftables" + "nmcli connection add type bridge ifname br7 con-name shared "
+            "ipv4.method shared ipv4.addresses 10.42.0.1/24 ipv6.method disabled bridge.stp no" + _SHARE,
+            _SHARED,
+            ("br7",),
+        ),
+        Event("nmcli connection down shared; nmcli connection reload" + _SHARE, _SHARED, ("br7",)),
+    ],
+    "networkmanager-iptables": [
+        Event(
+            _NETWORKMANAGER % "iptables" + "nmcli connection add type bridge ifname br7 con-name shared "
+            "ipv4.method shared ipv4.addresses 10.42.0.1/24 ipv6.method disabled bridge.stp no" + _SHARE,
+            _SHARED,
+        ),
+    ],
+    "lxc-net-nftables": [
+        Event(_LXC % "true" + "start", _BY_LXC, ("br9",)),
+        Event(_LXC % "true" + "stop; " + _LXC % "true" + "start", _BY_LXC, ("br9",)),
+    ],
+    "lxc-net-iptables": [Event(_LXC % "false" + "start", _BY_LXC)],
+    "ufw": [
+        Event(_UFW % "start", {"unknown": "/etc/ufw/before.rules"}),
+        Event(_UFW % "force-reload", {"unknown": "/etc/ufw/before.rules"}),
+        Event(_UFW % "restart", {"unknown": "/etc/ufw/before.rules"}),
+    ],
+    "cni-bridge-and-portmap": [
+        Event(_CNI, {"CNI plugin bridge or ptp": '"ipMasq": false', "CNI plugin portmap": '"snat": false'}),
+    ],
+    "netavark": [Event(_NETAVARK, {"podman": ""})],
+}
+
+
+@pytest.mark.parametrize("ours_first", [True, False], ids=["ours-first", "ours-last"])
+@pytest.mark.parametrize("name", _CASES)
+def test_owners(name: str, ours_first: bool) -> None:
+    with Namespace() as node, Namespace() as container:
+        node.run("ip", "-batch", "-", stdin=_LINKS)
+        if ours_first:
+            node.run("iptables-nft-restore", "--noflush", stdin=_OURS)
+        programs = Programs(node)
+        try:
+            programs.start_bus()
+            for number, event in enumerate(_CASES[name]):
+                programs.do(event.script.replace("%(name)s", container.name))
+                if not ours_first and not number:
+                    node.run("iptables-nft-restore", "--noflush", stdin=_OURS)
+                found = {one: actors.owner(*one) for one in programs.rules()}
+                assert {one.name for one in found.values()} - {_OWN} == set(event.owners), (event.script, found)
+                for actor in found.values():
+                    assert event.owners.get(actor.name, "") in actor.remedy
+                assert inside(node, _guests) == set(event.guests), event.script
+        finally:
+            programs.end()
+
+
+def _guests() -> t.Set[str]:
+    state = node_state.read_network(guest_networks.is_wanted)
+    return {one.link for one in senders.guests(state, IPV4)}
