@@ -33,7 +33,9 @@ COMMIT
 """
 _OWN = "ip-masq-agent"
 
-_FIREWALLD = "firewalld --nofork >/tmp/log 2>&1 & daemon=$!; until firewall-cmd --state >/dev/null 2>&1; do sleep .2; done"
+_FIREWALLD = (
+    "firewalld --nofork >/tmp/log 2>&1 & daemon=$!; until firewall-cmd --state >/dev/null 2>&1; do sleep .2; done"
+)
 _NETWORKMANAGER = r"""
 cat >/etc/NetworkManager/NetworkManager.conf <<'END'
 [main]

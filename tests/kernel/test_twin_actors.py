@@ -14,7 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import judge, verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import explanation, judge, verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import guest_networks, senders
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
 from support.actor_rules import IPTABLES, NFT, SHAPES, Shape
@@ -126,6 +126,22 @@ def test_what_docker_needs_for_packets_of_the_node(node: Topology, variant: str)
             assert {one.owner for one in report.conflicts} - {judge.NOBODY} == owners
     finally:
         node.node.run("ip", "link", "delete", "docker0")
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_explain_names_what_keeps_packets_from_conntrack(node: Topology, variant: str) -> None:
+    """Such as Cilium without conntrack for pods. No rule of ours sees them, so sync would change nothing."""
+    rules = "*raw\n:CILIUM_PRE_raw - [0:0]\n-A PREROUTING -j CILIUM_PRE_raw\n-A CILIUM_PRE_raw -s 10.244.0.0/16 "
+    node.node.run("iptables-%s-restore" % variant, stdin=rules + "-j CT --notrack\nCOMMIT\n" + _OURS)
+    ((decided,),) = [one.decided for one in inside(node.node, _explained, ADDRESSES["ipv4"].outside[0])]
+    assert decided.answer.decided_by is not None and "--notrack" in decided.answer.decided_by.text
+    assert decided.cause is not None and decided.cause.owner == "Cilium"
+    assert "connection tracking" in decided.cause.remedy and "sync" not in decided.cause.remedy
+
+
+def _explained(destination: str) -> t.List[explanation.Explained]:
+    with build() as made:
+        return explanation.explain(made, exempt(_EXEMPT), [Question(destination, _POD, "pods")])
 
 
 #: A program that keeps guests, the network of its rules in the shape, the variant of iptables, and whether that is

@@ -70,7 +70,7 @@ ACTORS = (
         "Calico",
         "set natOutgoing: false in the IPPool of the pods (Tigera operator: Disabled in its Installation), or cover "
         "the range with an IPPool that has disabled: true",
-        ((r"nat|calico", r"(nat-|filter-)?cali-.*"),),
+        ((r"nat|raw|mangle|calico", r"([a-z]+-)?cali-.*"),),
     ),
     Actor(
         "flannel",
@@ -87,7 +87,7 @@ ACTORS = (
         "Cilium",
         "let Cilium do it: ipMasqAgent.enabled=true with bpf.masquerade=true and the ranges in its ConfigMap "
         "ip-masq-agent; or enableIPv4Masquerade=false",
-        ((r"nat", r"(OLD_)?CILIUM_.*"),),
+        ((r"nat|raw|mangle", r"(OLD_)?CILIUM_.*"),),
     ),
     Actor(
         "CNI plugin portmap",

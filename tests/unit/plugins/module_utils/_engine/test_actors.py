@@ -80,6 +80,9 @@ _NAT = "nat POSTROUTING -A POSTROUTING "
         (_NAT + "-s 10.244.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully", "flannel", "--ip-masq"),
         (_NAT + "! -s fd00:1::/48 -d fd00:1::/48 -j MASQUERADE", "flannel", "--ip-masq"),
         ("nat ts-postrouting", "Tailscale", "--snat-subnet-routes=false"),
+        ("raw cali-PREROUTING -A cali-PREROUTING -j CT --notrack", "Calico", ""),
+        ("raw CILIUM_PRE_raw -A CILIUM_PRE_raw -s 10.244.0.0/16 -j CT --notrack", "Cilium", ""),
+        ("nat NETAVARK-HOSTPORT-MASQ", "podman", "published ports"),
         ("calico nat-cali-nat-outgoing", "Calico", "natOutgoing: false"),
         (
             "nat cali-POSTROUTING -A cali-POSTROUTING -o vxlan.calico -m addrtype ! --src-type LOCAL --limit-iface-out "
