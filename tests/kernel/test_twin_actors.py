@@ -139,6 +139,21 @@ def test_explain_names_what_keeps_packets_from_conntrack(node: Topology, variant
     assert "connection tracking" in decided.cause.remedy and "sync" not in decided.cause.remedy
 
 
+@pytest.mark.parametrize("also", [False, True])
+def test_a_chain_that_is_in_both_variants(node: Topology, also: bool) -> None:
+    """A program that changed from one to the other leaves its rules behind, and its own remedy does not end these."""
+    shape = next(one for one in SHAPES if (one.name, one.backend) == ("aws-vpc-cni", IPTABLES))
+    node.node.run("iptables-legacy-restore", stdin=_OURS)
+    shape.load(node.node, "legacy")
+    if also:
+        node.node.run("iptables-nft-restore", stdin="*nat\n:AWS-SNAT-CHAIN-0 - [0:0]\nCOMMIT\n")
+    report, _answers = inside(node.node, _verify)
+    assert report.conflicts
+    for one in report.conflicts:
+        assert ("nothing makes this rule any more" in one.remedy) == also
+        assert not also or "this rule is in iptables_legacy" in one.remedy
+
+
 def _explained(destination: str) -> t.List[explanation.Explained]:
     with build() as made:
         return explanation.explain(made, exempt(_EXEMPT), [Question(destination, _POD, "pods")])
