@@ -267,26 +267,57 @@ def _commented(ns: Namespace, variant: Variant, family: str, rule: str) -> str:
     return line[len("-A IP-MASQ-AGENT ") :]
 
 
-@pytest.fixture
-def guest(topology: Topology) -> t.Iterator[Namespace]:
-    """A container of Docker, whose address no router knows, with Docker's rule for it."""
+class Bridge(t.NamedTuple):
+    """A bridge of a program that keeps containers or machines on a node, whose addresses no router knows."""
+
+    name: str
+    network: str
+    #: its rule, of iptables or of nft
+    rule: str
+
+
+GUESTS = {
+    "Docker": Bridge("docker0", "172.17.0.%d/16", "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE"),
+    "libvirt": Bridge(
+        "virbr0", "192.168.122.%d/24", "-A POSTROUTING -s 192.168.122.0/24 ! -d 192.168.122.0/24 -j MASQUERADE"
+    ),
+    "Incus": Bridge(
+        "incusbr0",
+        "10.166.11.%d/24",
+        "table inet incus { chain pstrt.incusbr0 { type nat hook postrouting priority 100; "
+        "ip saddr 10.166.11.0/24 ip daddr != 10.166.11.0/24 masquerade; }; }",
+    ),
+}
+
+
+@pytest.fixture(params=list(GUESTS))
+def guest(request: pytest.FixtureRequest, topology: Topology) -> t.Iterator[Namespace]:
+    """A guest of another program, with that program's rule for it."""
+    bridge = GUESTS[request.param]
     with Namespace() as container:
         commands = (
-            "link add docker0 type bridge",
-            "address add 172.17.0.1/16 dev docker0",
-            "link set docker0 up",
+            "link add %s type bridge" % bridge.name,
+            "address add %s dev %s" % (bridge.network % 1, bridge.name),
+            "link set %s up" % bridge.name,
             "link add veth0 type veth peer name eth0 netns " + container.name,
-            "link set veth0 master docker0 up",
+            "link set veth0 master %s up" % bridge.name,
         )
         for command in commands:
             topology.node.run("ip", *command.split())
-        for command in ("address add 172.17.0.2/16 dev eth0", "link set eth0 up", "route add default via 172.17.0.1"):
+        own = bridge.network % 2
+        gateway = (bridge.network % 1).partition("/")[0]
+        for command in ("address add %s dev eth0" % own, "link set eth0 up", "route add default via " + gateway):
             container.run("ip", *command.split())
-        NFT.load(topology.node, "ipv4", "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE")
+        if bridge.rule.startswith("-A"):
+            NFT.load(topology.node, "ipv4", bridge.rule)
+        else:
+            topology.node.run("nft", bridge.rule)
         yield container
 
 
-def test_guests_of_other_programs_are_left_to_these(topology: Topology, guest: Namespace) -> None:
+def test_guests_of_other_programs_are_left_to_these(
+    request: pytest.FixtureRequest, topology: Topology, guest: Namespace
+) -> None:
     a = ADDRESSES["ipv4"]
     asked = (a.exempt[0], a.outside[0])
     assert topology.ask(*asked, client=guest) == dict.fromkeys(asked, a.node)
@@ -300,5 +331,6 @@ def test_guests_of_other_programs_are_left_to_these(topology: Topology, guest: N
         message = refused(topology.node, **options)
         assert "set source_cidrs to the networks of pods (routes of this node show 10.244.1.0/24)" in message
         assert topology.node.run("nft", "list", "ruleset") == before
+    bridge = GUESTS[request.node.callspec.params["guest"]]
     warnings = apply(topology.node, non_masquerade_cidrs=["10.0.0.0/8"])["warnings"]
-    assert any("the node itself and docker0 (172.17.0.0/16)" in line for line in warnings), warnings
+    assert any("the node itself and %s (%s)" % (bridge.name, bridge.network % 0) in line for line in warnings), warnings

@@ -173,7 +173,8 @@ def test_conflicts_are_told_in_the_ranges_of_the_policy() -> None:
     conflicts = [_conflict("pod", "node", "Calico", range=one, sources=pods) for one in ranges]
     assert explanations.undone(conflicts, list(ruleset.networks[0])) == [
         "10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 except 10.3.0.0/24, 10.8.0.0/16, 10.233.0.0/17 see the node's "
-        "address, not the pod's own address (rule of: Calico); only from: 10.244.0.0/16 except 10.244.9.9/32; remedy: do it"
+        "address, not the pod's own address (rule of: Calico); only from: 10.244.0.0/16 except 10.244.9.9/32; "
+        "remedy: do it"
     ]
 
 
