@@ -243,3 +243,9 @@ def test_docstrings_have_one_markup(path: Path) -> None:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
     docstrings = [ast.get_docstring(node) or "" for node in ast.walk(tree(path)) if isinstance(node, kinds)]
     assert not re.findall(r"\b[A-Z]\([^)]+\)|:[a-z]+:`|(?<!`)`[^`]+`(?!`)", "\n".join(docstrings))
+
+
+def test_files_that_only_our_plugins_use_are_private() -> None:
+    """As the community package of Ansible wants it."""
+    files = [path.name for path in (location() / "plugins/plugin_utils").glob("*.py")]
+    assert len(files) > 10 and [name for name in files if not name.startswith("_")] == []
