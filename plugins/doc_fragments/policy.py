@@ -16,7 +16,7 @@ options:
       - Destinations to which traffic keeps the pod's address, in CIDR notation without host bits.
       - Text is split at commas, in a list too, so that V(10.0.0.0/8,192.168.0.0/16) is a list of two.
       - V([]) is an empty list, so that everything except link-local destinations is masqueraded.
-      - If not set, or null, RFC 1918 (V(10.0.0.0/8), V(172.16.0.0/12), V(192.168.0.0/16)), or see
+      - Null is refused. If not set, RFC 1918 (V(10.0.0.0/8), V(172.16.0.0/12), V(192.168.0.0/16)), or see
         O(nomasq_all_reserved_ranges).
     type: list
     elements: raw

@@ -19,7 +19,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ..module_utils._agent.paths import choose_paths
 from ..module_utils._engine.ruleset import exempt_spans, from_config
 from ..module_utils._errors import ConfigError
-from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, equivalent, nearest, split_lists
+from ..module_utils._policy.policy import NULL_REFUSED, POLICY_OPTIONS, Config, build, equivalent, nearest, split_lists
 from ..module_utils._policy.values import Network, check_log_size
 from ..module_utils._system import intervals
 from ..module_utils._system.families import FAMILIES
@@ -187,9 +187,7 @@ def _check_list_is_given(given: t.Mapping[str, t.Any]) -> None:
     """
     name = _variable("non_masquerade_cidrs")
     if name in given and given[name] is None:
-        raise ConfigError(
-            "%s: null could mean two things: write [] to exempt no range, or remove it for the default" % name
-        )
+        raise ConfigError(NULL_REFUSED % name)
 
 
 def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:

@@ -8,13 +8,18 @@ from __future__ import annotations
 import dataclasses
 import typing as t
 
+from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import merge_hash
 
+from ..module_utils._policy.policy import NULL_REFUSED
 from ..module_utils._system.printable import shown
 
 #: What Ansible prints of a difference: text.
 _DIFF = ("before", "after", "before_header", "after_header", "prepared")
+
+#: A module cannot tell null from not set.
+_EXEMPT = "non_masquerade_cidrs"
 
 Result = t.Dict[str, t.Any]
 
@@ -27,6 +32,8 @@ class ShownResult(ActionBase):
 
     def run(self, tmp: t.Any = None, task_vars: t.Optional[t.Dict[str, t.Any]] = None) -> Result:
         """Do the task. Ansible's own documentation describes the parameters and the result."""
+        if self._task.args.get(_EXEMPT, ()) is None:
+            raise AnsibleActionFail(NULL_REFUSED % _EXEMPT)
         result = super().run(tmp, task_vars)
         wrap_async = self._task.async_val
         done = self._done(wrap_async, task_vars)

@@ -212,6 +212,10 @@ NETWORK_LISTS = ("non_masquerade_cidrs", "masquerade_cidrs", "source_cidrs")
 #: Options that are lists without an order.
 UNITED = frozenset(option.name for option in POLICY_OPTIONS if option.united)
 
+#: Null as the list of exempt ranges, in what Ansible reads: an option that is null is not set there, and a key that is
+#: null is the empty list in a config file.
+NULL_REFUSED = "%s: null could mean two things: write [] to exempt no range, or remove it for the default"
+
 #: Characters of a mistyped key that are compared: the time grows with the square of it.
 _LONGEST_TYPO = 100
 

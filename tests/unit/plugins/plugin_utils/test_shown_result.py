@@ -73,3 +73,15 @@ def test_a_hostile_node(tmp_path: Path, callback: str, failed: bool) -> None:
     assert "\\x1b[2J" in printed, printed
     assert not [line for line in printed.split("\n") if not line.replace("\t", "").isprintable()]
     assert "Callback dispatch" not in printed and "Failure using method" not in printed
+
+
+@pytest.mark.parametrize("module", ["ip_masq", "ip_masq_info"])
+def test_null_is_not_the_default_list(tmp_path: Path, module: str) -> None:
+    """In the config file that somebody copies it is the empty list."""
+    task = {"kubenode.ip_masq." + module: {"non_masquerade_cidrs": None}}
+    play = {"hosts": "n1", "gather_facts": False, "tasks": [task]}
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    (tmp_path / "hosts").write_text("n1 ansible_connection=local\n")
+    done = ansible_playbook(tmp_path, str(tmp_path / "play.yml"), "-i", str(tmp_path / "hosts"))
+    assert "non_masquerade_cidrs: null could mean two things: write [] to exempt no range" in done.stdout
+    assert done.returncode == 2
