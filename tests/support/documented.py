@@ -87,6 +87,8 @@ NOT_HERE = {
     "pypy3 -m venv .cache/pypy && .cache/pypy/bin/pip install -r requirements-dev-node.txt": _PYPY,
     ".cache/pypy/bin/python -m pytest tests/unit/plugins/module_utils": _PYPY,
     "kubectl -n kube-system delete pod -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE": _CLUSTER,
+    "kubectl -n kube-system edit configmap kube-proxy": _CLUSTER,
+    "kubectl -n kube-system rollout restart daemonset kube-proxy": _CLUSTER,
     "semodule -i ip-masq-agent.cil": _SELINUX,
     "timeout 60 tcpdump -nni eth0 -Q out 'src net 10.244.0.0/16 and not dst net 10.0.0.0/8'": _TCPDUMP,
 }
