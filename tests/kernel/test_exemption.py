@@ -10,7 +10,7 @@ import sys
 import typing as t
 
 import pytest
-from support.modules import apply, refused
+from support.modules import apply, refused, run_modules
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology, ask, serving
 from support.variants import EXEMPT_RANGES, NFT_FAMILIES, PODS, VARIANTS, Variant, meaning
@@ -334,3 +334,24 @@ def test_guests_of_other_programs_are_left_to_these(
     bridge = GUESTS[request.node.callspec.params["guest"]]
     warnings = apply(topology.node, non_masquerade_cidrs=["10.0.0.0/8"])["warnings"]
     assert any("the node itself and %s (%s)" % (bridge.name, bridge.network % 0) in line for line in warnings), warnings
+
+
+def test_verify_asks_for_guests_that_the_policy_is_about(topology: Topology, guest: Namespace) -> None:
+    """What it exempts it leaves to their program; what it masquerades must show the node."""
+    a, node = ADDRESSES["ipv4"], topology.node
+    policy: t.Dict[str, t.Any] = {"backend": "iptables_nft", "non_masquerade_cidrs": EXEMPT_RANGES[:3]}
+
+    def verified(**options: t.Any) -> t.Dict[str, t.Any]:
+        return run_modules(node, [{**policy, **options, "verify": True}], module="ip_masq_info")[0]
+
+    apply(node, **policy)
+    assert topology.ask(a.exempt[0], a.outside[0], client=guest) == {a.exempt[0]: a.node, a.outside[0]: a.node}
+    found = verified()
+    assert found["verified"] is True, found["summary"]
+    NFT.load(node, "ipv4", "-I POSTROUTING 1 -d %s -o eth0 ! -s %s -j ACCEPT" % (a.outside[0], a.pods))
+    # Rules of nft still masquerade what a rule of iptables accepts.
+    hidden = topology.ask(a.outside[0], client=guest)[a.outside[0]] == a.node
+    found = verified()
+    assert found["verified"] is hidden
+    assert {one["range"] for one in found["conflicts"]} == (set() if hidden else {a.outside[0] + "/32"})
+    assert verified(source_cidrs=PODS[:1])["conflicts"] == []

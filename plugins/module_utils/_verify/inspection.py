@@ -25,6 +25,7 @@ from .._twin import ipvs, node_state, twin
 from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer
 from .questions import asking, explanation, judge, rules_in_copy, verification
 from .questions.fingerprint import fingerprint
+from .routing import senders
 from .ways import packet_policy
 from .ways.time_limit import now
 from .words import concerned, explanations, health, verdict
@@ -302,6 +303,8 @@ def _ask(
     try:
         if state is None:
             raise NodeError(problem)
+        if not wanted.pod_cidrs and promised.is_about_all:
+            promised = packet_policy.with_guests(promised, senders.guests_of(state))
         if policy.proposed:
             state = rules_in_copy.with_policy(state, node.run, policy.config, policy.used_before)
         earlier = storage.earlier if storage else None

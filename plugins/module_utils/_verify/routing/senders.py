@@ -10,7 +10,7 @@ import typing as t
 
 from ..._rules.rules import Names
 from ..._system import intervals
-from ..._system.families import Family
+from ..._system.families import FAMILIES, Family
 from ..._system.intervals import Spans
 from ..._twin import links, node_state, routing
 from ..._twin.node_state import NodeState
@@ -63,6 +63,13 @@ def guests(state: NodeState, family: Family) -> t.List[Sender]:
     """Return containers and machines that other programs keep on the node."""
     others = _others(state, family)
     return _behind(state, family, lambda link: link.index in others)
+
+
+def guests_of(state: NodeState) -> t.Dict[Family, Spans]:
+    """Return the addresses of guests, by family."""
+    return {
+        family: intervals.of(span for one in guests(state, family) for span in one.addresses) for family in FAMILIES
+    }
 
 
 def _others(state: NodeState, family: Family) -> t.Set[int]:

@@ -222,9 +222,10 @@ def _tables(state: NodeState, family: Family, types: t.Mapping[int, Spans]) -> t
 
 
 def _senders(state: NodeState, family: Family, policy: Policy) -> t.List[Sender]:
+    """Return the pods, and the guests of other programs that the policy is about."""
     found = senders.senders(state, family, policy.pods)
     if found or policy.pods:
-        return found
+        return found + (senders.guests(state, family) if policy.guests.get(family) else [])
     # A link of other use may be that of the pods after all, if the policy names their networks.
     sources = [entry.match.source for entry in policy.entries.get(family, ()) if entry.match.source]
     named = intervals.networks(intervals.of(span for one in sources for span in one), family)

@@ -40,6 +40,7 @@ class Policy(t.NamedTuple):
 
     ``leaves`` returns for a rule that let a packet pass whether the policy leaves that packet to other programs.
     ``pods`` are networks in which all pods of the node lie; empty if that is not known.
+    ``guests`` are the addresses of guests of other programs, by family, if the policy is about them too.
     ``leaks`` is what is done with packets that nat does not see: IGNORE, COUNT, DROP; ``hidden`` are the addresses that
     they must not show, by family; empty with IGNORE.
     """
@@ -49,6 +50,13 @@ class Policy(t.NamedTuple):
     pods: t.Tuple[t.Any, ...] = ()
     leaks: str = IGNORE
     hidden: t.Mapping[Family, intervals.Spans] = {}
+    guests: t.Mapping[Family, intervals.Spans] = {}
+
+    @property
+    def is_about_all(self) -> bool:
+        """Whether it decides about packets of all sources."""
+        declared = (entry for entries in self.entries.values() for entry in entries)
+        return any(entry.value is not None and entry.match.source is None for entry in declared)
 
     def promise(
         self, source: str, destination: str, protocol: str, port: int, interface: t.Optional[str] = None
@@ -96,6 +104,22 @@ def policy_of(rulesets: t.Mapping[str, Ruleset], pods: t.Sequence[Network] = ())
         next((ruleset.leaks for ruleset in watched.values()), IGNORE),
         {family: intervals.of_networks(ruleset.hidden) for family, ruleset in watched.items()},
     )
+
+
+def with_guests(policy: Policy, guests: t.Mapping[Family, intervals.Spans]) -> Policy:
+    """Return the policy for guests of other programs too: it masquerades them, and leaves what it exempts to these."""
+    entries = {
+        family: tuple(one for entry in declared for one in (*_left(entry, guests.get(family, ())), entry))
+        for family, declared in policy.entries.items()
+    }
+    return policy._replace(entries=entries, guests=guests)
+
+
+def _left(entry: Declared, guests: intervals.Spans) -> t.Iterator[Declared]:
+    """Return what an entry that exempts leaves to other programs."""
+    sources = guests if entry.match.source is None else intervals.intersection(guests, entry.match.source)
+    if sources and entry.value == Promise(POD):
+        yield Declared(entry.match._replace(source=sources), None)
 
 
 def _entries(ruleset: Ruleset) -> t.Iterator[Declared]:
