@@ -248,7 +248,8 @@ def addresses_of(word: str, packet: Packet) -> t.Tuple[str, ...]:
     family, source, destination, _protocol, _port = packet
     if word.startswith("pod") or word == "not managed":
         return (source,)
-    if word == "node":
+    # Ports may follow.
+    if re.split(r", ports | \(", word)[0] == "node":
         return (family.node[family.by[destination]],)
     return tuple(one for one in family.fixed if one in word)
 

@@ -195,6 +195,8 @@ class Nftables(Variant):
             left = content.get("left", {}) if kind == "match" else {}
             if "fib" in left:
                 words += ["-m addrtype --dst-type LOCAL"]
+            elif left.get("payload", {}).get("field") == "saddr":
+                words += ["!"] * (content["op"] == "!=") + ["-s", str(content["right"])]
             elif "payload" in left:
                 right = content["right"]
                 ranges = [
