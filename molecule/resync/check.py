@@ -173,7 +173,7 @@ def masquerading_of_firewalld() -> None:
     equal("verify: firewalld that masquerades", found.returncode, 5)
     for words in (
         "the node's address, not the pod's own address (rule of: firewalld)",
-        "--zone ZONE --remove-masquerade",
+        "--zone trusted --remove-masquerade",
     ):
         check("verify says %r" % words, words in found.stdout, found.stdout)
     sh("firewall-cmd", "--zone=trusted", "--remove-masquerade")
