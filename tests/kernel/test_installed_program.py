@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import typing as t
 from pathlib import Path
@@ -172,6 +173,9 @@ def test_a_report_is_the_same_from_the_program_and_from_the_module(
     asked = returned(fleet, TASK + "_info", options)
     assert fleet.calls("n1") == calls + 1
     assert seen in json.dumps(asked)
+    for one in (asked, sent):
+        if "report" in one:
+            one["report"]["verdict"] = re.sub(r"verified [0-9]+ \w+ ago", "verified", one["report"]["verdict"])
     assert asked == sent
     assert node.files() == files
 
