@@ -71,12 +71,13 @@ def test_rule_that_the_kernel_lost_is_named_and_the_old_rules_are_back(
     ns: Namespace, variant: Variant, programs: Programs
 ) -> None:
     variant.load(ns, "ipv4", "-A POSTROUTING -s 10.88.0.0/16 -p tcp -j ACCEPT")
-    pods = {"exemption": "accept", "source_cidrs": PODS[:1]} if variant is not NFTABLES else {}
-    apply(ns, backend=variant.backend, non_masquerade_cidrs=["192.168.0.0/16"], **pods)
+    exemption = "enforce" if variant is NFTABLES else "accept"
+    policy = {"backend": variant.backend, "exemption": exemption, "source_cidrs": PODS[:1]}
+    apply(ns, non_masquerade_cidrs=["192.168.0.0/16"], **policy)
     variant.load(ns, "ipv4", "-A POSTROUTING -s 10.88.0.0/16 -p udp -j ACCEPT")
     before = _all_rules(ns, variant)
     programs.misbehave_in_writes(LOSES_A_RANGE, lose_a_range)
-    message = refused(ns, backend=variant.backend, non_masquerade_cidrs=NEW, path=programs.path)
+    message = refused(ns, non_masquerade_cidrs=NEW, path=programs.path, **policy)
     assert "172.16.0.0/12" in message
     assert "10.0.0.0/8" not in message, "names a rule that was not lost"
     assert _all_rules(ns, variant) == before

@@ -41,7 +41,7 @@ class _Place(t.NamedTuple):
 
     least: int
     most: int
-    #: in front of a new jump; None if any place will do
+    #: in front of a new jump; None: anywhere
     new: t.Optional[int] = None
     note: str = ""
 

@@ -141,7 +141,7 @@ def make(links: t.Sequence[Link], outside: int) -> t.Dict[int, int]:
         for link in present:
             if link.name in names and not link.loopback:
                 _do(kernel, _SET_LINK, _header(link.index) + netlink.text(_NAME, "spare%d" % link.index), link.name)
-        # In their order: where any address will do, the kernel takes one of the first link that has one.
+        # In their order: where no address is asked for, the kernel takes one of the first link that has one.
         for link in sorted(links, key=lambda link: link.index):
             if link.loopback:
                 continue
