@@ -164,7 +164,8 @@ class _Resync:
             # Imported here: to load it takes 30 ms, and most resyncs have the policy of the one before.
             from .._verify.words import concerned, health
 
-            warnings += concerned.notes(policy.config, (health.WARNING,))
+            with self._step():
+                warnings += concerned.notes(policy.config, (health.WARNING,))
         changes: t.Tuple[str, ...] = ()
         if result and repaired and (repaired.new or repaired.again):
             changes = repaired.new + tuple(_flushed(result))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import re
 import sys
@@ -54,7 +55,8 @@ def nfs_servers() -> t.Tuple[t.Any, ...]:
         fields = line.split()
         address = re.search(r"(?:^|,)addr=([0-9a-f.:]+)", fields[3]) if len(fields) > 3 else None
         if address and fields[2] in ("nfs", "nfs4"):
-            found[ipaddress.ip_address(address[1])] = None
+            with contextlib.suppress(ValueError):  # whatever a mount calls its address
+                found[ipaddress.ip_address(address[1])] = None
     return tuple(found)
 
 

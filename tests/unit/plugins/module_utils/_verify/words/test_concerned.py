@@ -164,6 +164,7 @@ nas:/a /a nfs4 rw,vers=4.2,proto=tcp,clientaddr=198.51.100.1,addr=203.0.113.9 0 
 nas:/b /b nfs rw,mountaddr=203.0.113.7,addr=203.0.113.9,mountproto=udp 0 0
 proc /proc proc rw 0 0
 six:/ /c nfs4 rw,addr=2001:db8::9 0 0
+odd:/ /d nfs4 rw,addr=abc 0 0
 odd
 """
 
