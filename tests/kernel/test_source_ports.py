@@ -375,7 +375,8 @@ def _share(agent: AgentNode) -> t.Optional[float]:
 
 def test_status_metrics_and_command(topology: Topology, agent: AgentNode, family: str) -> None:
     a = ADDRESSES[family]
-    policy = {"toPorts": ["61000-61099"], "enableIPv6": True}
+    pods = ["10.244.0.0/16", "fd00:10:244::/48"]
+    policy = {"toPorts": ["61000-61099"], "enableIPv6": True, "nonMasqueradeCIDRs": pods}
     agent.configure(**policy)
     assert _share(agent) is None, "not asked for"
     agent.configure(**policy, portMetrics=3)
