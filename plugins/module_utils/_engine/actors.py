@@ -302,7 +302,15 @@ UNKNOWN = Actor(
 )
 
 #: Tables, and chains in them, of programs with guests, by name alone.
-_OF_GUESTS = tuple(place for actor in ACTORS if actor.has_guests for place in actor.places if len(place) == 2)
+_OF_GUESTS = [
+    tuple(re.sub(r"\(\?P<\w+>", "(?:", pattern) for pattern in place)  # a name of a group may stand in a pattern once
+    for actor in ACTORS
+    if actor.has_guests
+    for place in actor.places
+    if len(place) == 2
+]
+_TABLES_OF_GUESTS = re.compile("|".join(table for table, _chain in _OF_GUESTS))
+_CHAINS_OF_GUESTS = re.compile("|".join("(?:%s)\0(?:%s)" % place for place in _OF_GUESTS))
 
 
 def keeps_guests(table: str, chain: t.Optional[str] = None) -> bool:
@@ -310,10 +318,9 @@ def keeps_guests(table: str, chain: t.Optional[str] = None) -> bool:
 
     :param table: its name, without the family.
     """
-    return any(
-        re.fullmatch(table_pattern, table) and (chain is None or re.fullmatch(chain_pattern, chain))
-        for table_pattern, chain_pattern in _OF_GUESTS
-    )
+    if chain is None:
+        return bool(_TABLES_OF_GUESTS.fullmatch(table))
+    return bool(_CHAINS_OF_GUESTS.fullmatch("%s\0%s" % (table, chain)))
 
 
 def owner(table: str, chain: str, rule: str = "") -> Actor:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing as t
 
 from ..._engine import actors
@@ -12,16 +13,23 @@ from ..._rules import nft_rules, xt_tables
 from ..._rules.referenced_objects import Known
 from ..._rules.rules import RuleTable
 from ..._system import netlink, nf_tables, xtables
-from ..._system.families import Family
+from ..._system.families import FAMILIES, Family
 from ..._system.intervals import Spans
 from ..._twin.node_state import NodeState
 
 
-def find(state: NodeState, family: Family) -> t.Set[Spans]:
+def find(state: NodeState, family: Family) -> t.AbstractSet[Spans]:
     """Return the sources that a rule in a chain of such a program matches, each range of them."""
+    return _find(state.tables, state.legacy, family)
+
+
+@functools.lru_cache(maxsize=len(FAMILIES))  # senders, guests and several notes ask, of tens of thousands of chains
+def _find(
+    nft: t.Tuple[nf_tables.NftTable, ...], legacy: t.Tuple[xtables.XtTable, ...], family: Family
+) -> t.AbstractSet[Spans]:
     known = Known(family)
-    read = [_nft(table, known) for table in state.tables]
-    read += [_legacy(table, known) for table in state.legacy if table.family == family]
+    read = [_nft(table, known) for table in nft]
+    read += [_legacy(table, known) for table in legacy if table.family == family]
     return {
         (span,)
         for table in read
