@@ -72,6 +72,8 @@ class Node(t.NamedTuple):
     queried: bool = True
     #: its policy for people, with the hash; empty if none is reported
     policy_name: str = ""
+    #: what its agent reports of its policy, by option
+    policy: t.Mapping[str, t.Any] = {}
 
     @property
     def name(self) -> str:

@@ -10,11 +10,14 @@ import io
 import json
 import typing as t
 
-from ._fleet import GOOD, TRAITS, Node, by_state, by_trait, matching
+from ._fleet import GOOD, TRAITS, Group, Node, by_state, by_trait, matching
+from ._fleet_policies import option_texts
 
 #: A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-COLUMNS = ("host", "state", "reason", *TRAITS, "verified at", "drift repaired")
+#: Options of the policy that have a column; the others share one.
+_OPTIONS = ("non_masquerade_cidrs", "source_cidrs", "exemption", "snat", "rules")
+COLUMNS = ("host", "state", "reason", *TRAITS, "verified at", "drift repaired", *_OPTIONS, "other options")
 
 
 def as_json(nodes: t.Sequence[Node], generated: str) -> str:
@@ -36,9 +39,21 @@ def as_json(nodes: t.Sequence[Node], generated: str) -> str:
             ]
             for trait in TRAITS
         },
+        "policies": [_policy_data(group) for group in by_trait(nodes, "policy")],
         "hosts": [_as_data(node) for group in by_state(nodes) for node in group.nodes],
     }
     return json.dumps(data, indent=1) + "\n"
+
+
+def _policy_data(group: Group) -> t.Dict[str, t.Any]:
+    """Return a policy with its options, as an agent that has it reports them."""
+    return {
+        "policy": group.value,
+        "name": group.nodes[0].policy_name or None,
+        "backends": [backend.value for backend in by_trait(group.nodes, "backend")],
+        "options": group.nodes[0].policy,
+        "hosts": [node.host for node in group.nodes],
+    }
 
 
 def _as_data(node: Node) -> t.Dict[str, t.Any]:
@@ -57,7 +72,13 @@ def cells(node: Node) -> t.List[str]:
     """Return a node in the order of ``COLUMNS``; several values of a trait in one cell."""
     traits = ["; ".join(node.traits.get(trait, ())) for trait in TRAITS]
     repaired = str(node.repaired) if "agent" in node.traits else ""
-    return [node.name, node.state, node.why, *traits, node.verified_at, repaired]
+    return [node.name, node.state, node.why, *traits, node.verified_at, repaired, *_option_cells(node)]
+
+
+def _option_cells(node: Node) -> t.List[str]:
+    options = option_texts(node.policy)
+    named = [options.pop(name, "") for name in _OPTIONS]
+    return [*named, "; ".join("%s: %s" % one for one in options.items())]
 
 
 def as_csv(nodes: t.Sequence[Node]) -> str:

@@ -12,7 +12,8 @@ import jinja2
 
 from ..module_utils._agent.states import CONFLICTS, NOT_TESTED
 from ._fleet import GOOD, STATES, TRAITS, Group, Node, by_kind, by_state, by_trait, matching, named
-from ._names import cut, some_of, thousands
+from ._fleet_policies import option_texts
+from ._names import cut, first_of, some_of, thousands
 
 #: Characters of a list of hosts, and of a reason in the list of groups.
 _HOSTS, _REASON = 240, 400
@@ -47,7 +48,8 @@ def as_html(nodes: t.Sequence[Node], generated: str) -> str:
         generated=generated,
         groups=groups,
         wrong=[(group.value, _reasons(group)) for group in groups if group.nodes[0].findings],
-        traits=[(trait, rows) for trait in TRAITS for rows in [_values(nodes, trait)] if rows],
+        policies=_policies(nodes),
+        traits=[(trait, rows) for trait in TRAITS if trait != "policy" for rows in [_values(nodes, trait)] if rows],
     )
 
 
@@ -71,6 +73,16 @@ def _values(nodes: t.Sequence[Node], trait: str) -> t.List[_Row]:
     """Return the values of one trait."""
     values = by_trait(nodes, trait)
     return [_row(named(trait, value), value.hosts) for value in values[:_LISTED]] + _rest("values", values)
+
+
+def _policies(nodes: t.Sequence[Node]) -> t.List[t.Tuple[_Row, t.Dict[str, str]]]:
+    """Return the policies of the nodes, each with its options."""
+    rows = []
+    for policy in by_trait(nodes, "policy")[:_LISTED]:
+        backends = first_of([backend.value for backend in by_trait(policy.nodes, "backend")])
+        options = {**option_texts(policy.nodes[0].policy), "backend": backends}
+        rows.append((_row(named("policy", policy), policy.hosts), options))
+    return rows + [(row, {}) for row in _rest("policies", by_trait(nodes, "policy"))]
 
 
 def _rest(what: str, groups: t.Sequence[Group]) -> t.List[_Row]:

@@ -1,12 +1,13 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Names for the policies of a fleet: the groups of the inventory that have one, or what differs from most nodes."""
+"""The policies of a fleet: their options; their names: groups of the inventory, or what differs from most nodes."""
 
 from __future__ import annotations
 
 import typing as t
 
+from ..module_utils._policy.policy import POLICY_OPTIONS, build
 from ._fleet import Group, Node, by_trait
 from ._names import cut, first_of, grouped, one_line
 
@@ -16,6 +17,10 @@ _GROUPS, _ENTRIES, _DIFFERENCE = 3, 2, 80
 _NO_NAMES = ("all", "ungrouped")
 #: What an agent reports beside its policy.
 _NO_OPTIONS = ("sources", "problem")
+#: Options that are shown at their defaults too, with what an empty list means.
+_ALWAYS = {"non_masquerade_cidrs": "none", "source_cidrs": "no limit", "enable_ipv6": "", "exemption": ""}
+#: Entries of a list that are shown; report.json has all.
+_SHOWN = 100
 
 
 def name_policies(
@@ -34,7 +39,36 @@ def name_policies(
         hosts = {node.host for node in group.nodes}
         name = groups_of(hosts, members) or _difference(policies, found[0], group) or _most(hosts, members, reporting)
         names.update((node.host, "%s (%s)" % (name, group.value) if name else group.value) for node in group.nodes)
-    return [node._replace(policy_name=names.get(node.host, "")) for node in nodes]
+    return [
+        node._replace(policy_name=names.get(node.host, ""), policy=_options(policies.get(node.host))) for node in nodes
+    ]
+
+
+def _options(reported: t.Any) -> t.Dict[str, t.Any]:
+    """Return the options of a policy that an agent reports, without what it reports beside them."""
+    reported = reported if isinstance(reported, dict) else {}
+    return {option.name: reported[option.name] for option in POLICY_OPTIONS if option.name in reported}
+
+
+def option_texts(policy: t.Mapping[str, t.Any]) -> t.Dict[str, str]:
+    """Return the options of a policy for people: the ranges, and what is not at its default."""
+    default = _options(build({})._asdict())
+    return {
+        name: _listed(name, _texts(value)) or _ALWAYS.get(name, "none")
+        for name, value in policy.items()
+        if name in _ALWAYS or _texts(value) != _texts(default.get(name))
+    }
+
+
+def _listed(name: str, entries: t.Sequence[str]) -> str:
+    # An entry of a list with an order has commas of its own.
+    return first_of(entries, _SHOWN) if name not in ("snat", "rules") else "; ".join(entries)
+
+
+def _texts(value: t.Any) -> t.List[str]:
+    if isinstance(value, (list, tuple)):
+        return [one_line(entry) for entry in value]
+    return [str(value).lower() if isinstance(value, bool) else one_line(value)]
 
 
 def members_of(groups: t.Mapping[str, t.Sequence[str]], hosts: t.Iterable[str]) -> t.Dict[str, t.Set[str]]:

@@ -83,6 +83,8 @@ def test_every_node_is_in_the_table_and_in_the_files(fleet: Fleet) -> None:
     assert HOSTILE in found["n3"]["findings"][0]["reason"], "as the node sent it"
     assert "10.8.0.0/16 sees the node's address, not the pod's own address" in found["n6"]["findings"][0]["reason"]
     assert found["n1"]["traits"]["policy"] == [fleet.nodes["n1"].status()["policy_hash"]]
+    (policy,) = data["policies"]
+    assert policy["hosts"] == ["n1", "n2", "n3", "n6"] and "10.0.0.0/8" in policy["options"]["non_masquerade_cidrs"]
     rows_of_csv = list(csv.DictReader(io.StringIO(text["report.csv"], newline="")))
     assert [row["host"] for row in rows_of_csv] == [host for _state, hosts in STATES for host in hosts]
     assert text["report.csv"].count("\n") == 7

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import csv
+import html
 import html.parser
 import io
 import json
@@ -221,7 +222,7 @@ def test_the_page_has_all_nodes_and_loads_nothing(large: t.Dict[str, t.Any]) -> 
     assert policy.startswith("default-src 'none'")
 
 
-def test_a_state_is_a_filter_and_a_node_is_one_line(large: t.Dict[str, t.Any]) -> None:
+def test_a_state_is_a_filter_and_a_node_has_all_of_its_reason(large: t.Dict[str, t.Any]) -> None:
     """Without a script: links to a state make its rows the target, and the style hides the others."""
     text = large["files"]["report.html"]
     (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
@@ -235,9 +236,12 @@ def test_a_state_is_a_filter_and_a_node_is_one_line(large: t.Dict[str, t.Any]) -
         assert 'main:has(%s:target) .tiles [href="%s"]' % (href, href) in style
     assert ".nodes:has(tbody:target) tbody:not(:target), main:not(:has(tbody:target)) .filtered" in style
     assert '<p class="filtered"><a href="#nodes">List all 3,004 nodes</a></p>' in text
-    long = re.findall(r'<td class="long reason"(?: title="([^"]+)" tabindex="0")?>([^<]*)</td>', text)
-    assert len(long) == 3004 and all(title == shown for title, shown in long)
-    assert ".nodes th, .nodes td { white-space: nowrap; " in style
+    nodes = text[text.index('<h2 id="nodes">') :]
+    reasons = [html.unescape(one) for one in re.findall(r'<td class="reason">([^<]*)</td>', nodes)]
+    found = json.loads(large["files"]["report.json"])["hosts"]
+    assert [bool(one) for one in reasons] == [bool(one["findings"]) for one in found]
+    assert all(one["findings"][0]["reason"] in shown for one, shown in zip(found, reasons) if shown)
+    assert "ellipsis" not in style and ".nodes .reason, .nodes .policy { white-space: normal; " in style
 
 
 def test_json_is_for_programs(large: t.Dict[str, t.Any]) -> None:
@@ -318,6 +322,52 @@ def test_policies_have_names_that_people_know() -> None:
     assert all(name in page for name in names)
     data = {one["host"]: one["policy_name"] for one in json.loads(found["files"]["report.json"])["hosts"]}
     assert data["n1"] == next(iter(names)) and data["n10"] is None
+
+
+def test_the_policy_is_in_each_file_with_its_ranges_and_hosts() -> None:
+    own = {
+        "source_cidrs": ["10.244.0.0/16"],
+        "snat": ["192.0.2.5 for 10.244.1.0/24, 10.244.2.0/24", "192.0.2.6"],
+        "rules": ["masquerade to 10.8.0.0/16 of tcp/443"],
+        "out_interfaces": ["eth<1>"],
+        "jump_position": "first",
+        "random_fully": True,
+    }
+    ranges = ["10.%d.0.0/16" % number for number in range(130)]
+    answers = {"n%d" % number: with_policy("a" * 12, **own) for number in (1, 2)}
+    answers["n3"] = with_policy("b" * 12, non_masquerade_cidrs=ranges, source_cidrs=[])
+    answers["n3"]["report"]["backend"] = {"name": "nftables", "version": "1.0.9"}
+    files = reported(answers)["files"]
+    data = json.loads(files["report.json"])["policies"]
+    assert [(one["policy"], one["hosts"], one["backends"]) for one in data] == [
+        ("a" * 12, ["n1", "n2"], ["iptables_nft 1.8.9"]),
+        ("b" * 12, ["n3"], ["nftables 1.0.9"]),
+    ]
+    assert data[0]["options"] == {"non_masquerade_cidrs": ["10.0.0.0/8"], "exemption": "return", **own}
+    assert data[1]["options"]["non_masquerade_cidrs"] == ranges
+    shown = {
+        "non_masquerade_cidrs": "10.0.0.0/8",
+        "exemption": "return",
+        "source_cidrs": "10.244.0.0/16",
+        "snat": "192.0.2.5 for 10.244.1.0/24, 10.244.2.0/24; 192.0.2.6",
+        "rules": "masquerade to 10.8.0.0/16 of tcp/443",
+    }
+    rows = {row["host"]: row for row in csv.DictReader(io.StringIO(files["report.csv"], newline=""))}
+    assert {name: rows["n1"][name] for name in shown} == shown
+    assert rows["n1"]["other options"] == "out_interfaces: eth<1>; jump_position: first"
+    cut = ", ".join(ranges[:100]) + " and 30 more"
+    assert rows["n3"]["non_masquerade_cidrs"] == cut and rows["n3"]["source_cidrs"] == "no limit"
+    first, second = [row for row in Page(files["report.html"]).rows if row[0].endswith(("aaa)", "bbb)", "aaa", "bbb"))]
+    assert first[1:3] == ["2", "n[1-2]"] and second[1:3] == ["1", "n3"]
+    for name, text in {
+        **shown,
+        "out_interfaces": "eth<1>",
+        "jump_position": "first",
+        "backend": "iptables_nft 1.8.9",
+    }.items():
+        assert "%s: %s" % (name, text) in first[3]
+    assert "random_fully" not in first[3] and "non_masquerade_cidrs: " + cut in second[3]
+    assert "backend: nftables 1.0.9" in second[3]
 
 
 @pytest.mark.parametrize(
