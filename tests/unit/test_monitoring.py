@@ -79,6 +79,15 @@ def test_every_alert_says_where_and_what_to_look_at() -> None:
     assert set(re.findall(r"\(alert (\w+)\)", TROUBLESHOOTING)) == {rule["alert"] for rule in RULES}
 
 
+def test_every_alert_leads_to_its_row() -> None:
+    repository = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))["repository"]
+    for rule in RULES:
+        page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert page == repository + "/blob/main/docs/troubleshooting.md"
+        (row,) = [line for line in TROUBLESHOOTING.splitlines() if '<a name="%s"></a>' % anchor in line]
+        assert "(alert %s)" % rule["alert"] in row
+
+
 def test_every_alert_is_tested_both_ways() -> None:
     checks = [(check["alertname"], bool(check["exp_alerts"])) for test in TESTS for check in test["alert_rule_test"]]
     for rule in RULES:
@@ -97,6 +106,11 @@ def test_queries_of_the_dashboard_are_valid(tmp_path: Path) -> None:
     file = tmp_path / "rules.yml"
     file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
     promtool("check", "rules", file)
+
+
+def test_no_graph_has_a_line_for_each_node() -> None:
+    lines = [expression for expression in EXPRESSIONS if not re.match(r"(sum|count|min|max)\b", expression)]
+    assert lines and all(re.search(r"\b(topk|bottomk)\(10, ", expression) for expression in lines)
 
 
 def test_panels_are_described_and_do_not_overlap() -> None:
