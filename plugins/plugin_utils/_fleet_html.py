@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja2
 
 from ..module_utils._agent.states import CONFLICTS, NOT_TESTED
-from ._fleet import GOOD, STATES, TRAITS, Group, Node, by_kind, by_state, by_trait, matching, named
+from ._fleet import GOOD, TRAITS, Group, Node, by_kind, by_state, by_trait, matching, named
 from ._fleet_policies import option_texts
 from ._names import cut, first_of, some_of, thousands
 
@@ -40,7 +40,7 @@ def as_html(nodes: t.Sequence[Node], generated: str) -> str:
         loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True
     )
     environment.filters["thousands"] = thousands
-    environment.globals.update(tone=_tone, anchor=STATES.index)
+    environment.globals.update(tone=_tone)
     return environment.get_template("report.html.j2").render(
         title="%s of %s nodes match the policy" % (thousands(matching(nodes)), thousands(len(nodes))),
         states=_STATES_PAGE,

@@ -226,7 +226,8 @@ def test_a_state_is_a_filter_and_a_node_has_all_of_its_reason(large: t.Dict[str,
     """Without a script: links to a state make its rows the target, and the style hides the others."""
     text = large["files"]["report.html"]
     (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
-    links = re.findall(r'href="(#state-\d+)"[^>]*>(?:<b>[\d,]+</b>)?([^<]+)</a>', text)
+    links = re.findall(r'href="(#(?!nodes")[a-z-]+)"[^>]*>(?:<b>[\d,]+</b>)?([^<]+)</a>', text)
+    assert ("#not-in-sync", "not in sync") in links
     assert collections.Counter(state for _href, state in links) == {
         state: 1 if state == "in sync" else 2 for state in states(large["table"])
     }, "a tile of each state, and its row of reasons"
