@@ -92,8 +92,9 @@ bench: setup-nodes ## the figures, ours and others', in one table
 release: setup ## the tree of a release: make release VERSION=1.1.0 sets the version and writes the changelog
 	@$(PYTHON) tools/release $(VERSION)
 
-dist: setup ## a release in dist/: collection, agent as tarball, .deb and .rpm, SBOM, checksums; see docs/releases.md
-	@$(PYTHON) tools/dist $(ARGS)
+dist: ## a release in dist/: collection, agent as tarball, .deb and .rpm, SBOM, checksums; see docs/releases.md
+	@tools/setup --dist
+	@.cache/dist-tools/bin/python tools/dist $(ARGS)
 
 clean: ## remove nodes, node images, .venv, .cache and all that was built
 	@tools/clean

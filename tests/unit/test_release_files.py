@@ -62,6 +62,15 @@ def test_licence_is_the_same_text_where_tools_look_for_it() -> None:
     assert license_file.read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
+def test_what_builds_a_release_is_pinned_by_hash() -> None:
+    """To the versions that everything is tested with; ``pip`` demands hashes of all if one has any."""
+    text = (ROOT / "requirements-dist.txt").read_text(encoding="utf-8")
+    pinned = dict(re.findall(r"(?m)^([\w-]+)==(\S+)(?: \\\n +--hash=sha256:[0-9a-f]{64})+$", text))
+    assert "ansible-core" in pinned and len(pinned) == text.count("==")
+    tested = re.findall(r"(?m)^([\w.-]+)==(\S+)", (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").lower())
+    assert pinned.items() <= dict(tested).items()
+
+
 @pytest.mark.parametrize("name", ["dist", "tests", "molecule", "tools", "LICENSES", "REUSE.toml", ".github"])
 def test_artefact_does_not_contain(name: str) -> None:
     assert not (location() / name).exists()
