@@ -52,8 +52,8 @@ test: ## everything below, side by side; what fails does not hide the rest
 lint: setup ## ruff, shellcheck, ansible-lint (production), REUSE, changelog, docsite, galaxy-importer
 	@$(PYTHON) tools/test lint
 
-sanity: setup ## ansible-test sanity on the installed artefact, with every Python there is
-	@$(PYTHON) tools/test sanity
+sanity: setup ## ansible-test sanity on the installed artefact, with every Python there is; ARGS=VENV: of another ansible-core
+	@$(PYTHON) tools/test sanity -- $(ARGS)
 
 test-unit: setup ## pytest; node-side code also on the oldest and newest Python there is
 	@$(PYTHON) tools/test unit -- $(ARGS)
