@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import time
 import typing as t
 from pathlib import Path
@@ -94,6 +95,26 @@ class TestSync:
         node.drop_in("a.yaml", "nonMasqueradeCIDRs:\n  - 10.2.0.0/16\n")
         node.sync()
         assert exempt(node) == ["169.254.0.0/16", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"]
+
+    @pytest.mark.parametrize("change", ["file", "drop-in"])
+    def test_the_policy_before_is_back_without_the_inventory(self, node: AgentNode, change: str) -> None:
+        """By the steps of docs/operations.md, Roll back."""
+        node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"], masqueradeCIDRs=["10.1.9.0/24"])
+        drop_in = node.drop_in("a.json", '{"nonMasqueradeCIDRs": ["10.2.0.0/16"]}')
+        node.sync()
+        before = NFT.rules(node.ns, "ipv4")
+        if change == "file":
+            node.configure(nonMasqueradeCIDRs=["10.3.0.0/16"])
+        else:
+            drop_in.write_text('{"nonMasqueradeCIDRs": ["10.3.0.0/16"]}')
+        node.sync()
+        assert NFT.rules(node.ns, "ipv4") != before
+        previous = node.command("status", "--json").stdout
+        text = subprocess.run(["jq", ".previous_config"], input=previous, stdout=subprocess.PIPE, text=True, check=True)
+        drop_in.rename(node.root / "a.json")
+        (node.config_dir / "config").write_text(text.stdout)
+        node.resync()
+        assert NFT.rules(node.ns, "ipv4") == before and node.status()["in_sync"]
 
     def test_timer_gets_the_interval(self, node: AgentNode) -> None:
         node.configure(resyncInterval="90s")
