@@ -92,6 +92,8 @@ options:
         does. The kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy,
         otherwise nft. If iptables is not installed, or the kernel lacks the xt modules that its rules need, it chooses
         V(nftables).
+      - The agent keeps the choice of V(auto) until the kubelet's hint appears in the other variant, or the node loses
+        the program or the kernel modules. The journal then has both backends and the reason.
       - If the backend changes, rules of the new one are active before those of the old one are removed.
     type: str
     choices: [auto, iptables_nft, iptables_legacy, nftables]

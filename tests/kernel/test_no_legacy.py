@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import typing as t
@@ -44,6 +45,23 @@ def test_the_module_changes_its_backend_and_removes_it(without_legacy: None, top
     assert "warnings" not in apply(topology.node, **options)
     assert apply(topology.node, **options)["changed"] is False
     assert apply(topology.node, state="absent")["changed"] is True
+
+
+def test_a_node_that_had_legacy_until_its_kernel_was_replaced_moves(
+    without_legacy: None, topology: Topology, tmp_path: Path
+) -> None:
+    node = AgentNode(topology.node, tmp_path)
+    node.configure(nonMasqueradeCIDRs=EXEMPT_RANGES)
+    said = "backend auto: from iptables_legacy to iptables_nft: the kernel no longer has iptables_legacy"
+    assert node.sync().returncode == 0
+    remembered = json.loads(node.state_file.read_text())
+    assert remembered["backend"] == "iptables_nft"
+    node.state_file.write_text(json.dumps(dict(remembered, backend="iptables_legacy")))
+    topology.node.run("nft", "flush", "ruleset")
+    assert said in node.command("sync", "--dry-run").stdout
+    moved = node.sync()
+    assert moved.returncode == 0 and said in moved.stdout, moved
+    assert node.sync().stdout == "" and node.status()["backend"]["name"] == "iptables_nft"
 
 
 def test_legacy_is_refused_with_the_reason(without_legacy: None, topology: Topology) -> None:

@@ -167,8 +167,8 @@ class _Resync:
             with self._step():
                 warnings += concerned.notes(policy.config, (health.WARNING,))
         changes: t.Tuple[str, ...] = ()
-        if result and repaired and (repaired.new or repaired.again):
-            changes = repaired.new + tuple(_flushed(result))
+        if result and repaired and (repaired.new or repaired.again or result.moved):
+            changes = tuple(filter(None, [result.moved])) + repaired.new + tuple(_flushed(result))
             warnings += repaired.again
         return SyncResult(policy, result, changes, self._errors, tuple(warnings), self._failed)
 
@@ -274,8 +274,8 @@ class _Resync:
             after = after._replace(
                 flushed=before.flushed + sum(done.removed for done in result.flushed),
                 last_change=Event(now, kept),
-                # The policy has not changed, so another program changed the rules.
-                drift_repaired=before.drift_repaired + same_policy,
+                # Neither the policy nor the backend has changed, so another program changed the rules.
+                drift_repaired=before.drift_repaired + (same_policy and not result.moved),
             )
         known = before.last_error.lines if before.failing and before.last_error else ()
         if errors and _same_or_new(known, errors) is not known:
@@ -371,6 +371,8 @@ def _same_or_new(old: t.Tuple[str, ...], new: t.Tuple[str, ...]) -> t.Tuple[str,
 
 def describe(result: Result) -> t.Iterator[str]:
     """Return what was done, one line each."""
+    if result.moved:
+        yield result.moved
     for change in result.changes:
         yield from repeated_repairs.describe(change)
     yield from _flushed(result)

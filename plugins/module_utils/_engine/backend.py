@@ -339,6 +339,8 @@ class BackendType(t.Protocol):
     random_fully_since: t.Tuple[int, ...]
     #: whether ``backend: auto`` takes it only where no other one is installed and works
     is_last_resort: bool
+    #: why it is in use, for people
+    sign: str
 
     def is_installed(self, node: Node, family: Family) -> bool:
         """Return whether the node has its program for one family."""
@@ -346,14 +348,20 @@ class BackendType(t.Protocol):
     def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
         """Find that program; None if the node does not have it."""
 
-    def is_in_use(self, node: Node, used_before: bool) -> bool:
+    def is_in_use(self, node: Node, used_before: t.Optional[str]) -> bool:
         """Return whether Kubernetes, or other programs, on this node use it.
 
-        :param used_before: whether the agent on this node used it the last time, where that is known.
+        :param used_before: the name of the one that the agent on this node used the last time, where that is known.
         """
 
     def kernel_supports(self, node: Node) -> bool:
         """Return whether the kernel has what its rules need; true where the kernel does not answer."""
+
+    def is_left(self, family: Family, chain: str) -> bool:
+        """Return whether the managed chain is in the kernel, on a node that has no program for this backend.
+
+        :raises NodeError: the kernel does not say.
+        """
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         """Make the backend for one family; None if the node has no program for it."""

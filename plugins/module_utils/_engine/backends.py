@@ -14,6 +14,7 @@ import typing as t
 
 from .._errors import NodeError, ProgramMissingError
 from .._system import iptables_tool
+from .._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT
 from .._system.families import IPV4
 from .._system.node import Node
 from .._system.process import search_path, which
@@ -54,7 +55,7 @@ def choose(
     :raises ProgramMissingError: none is available.
     :raises NodeError: none supports the options.
     """
-    fit = [kind for kind in BACKENDS if exemption in kind.exemptions and position.partition(":")[0] in kind.positions]
+    fit = [kind for kind in BACKENDS if _fits(kind, exemption, position)]
     able = [kind for kind in fit if requested in ("auto", kind.name)]
     available = [kind for kind in able if _is_available(node, kind, kind.name in (requested, used_before))]
     if not available:
@@ -64,10 +65,38 @@ def choose(
     regular = [kind for kind in available if not kind.is_last_resort] or available
     chosen = regular[0]
     if len(regular) > 1:
-        chosen = next((kind for kind in regular if _is_in_use(node, kind, kind.name == used_before)), chosen)
-    if requested == "auto" and not chosen.kernel_supports(node):
-        chosen = next((kind for kind in available if kind.is_last_resort), chosen)
+        chosen = next((kind for kind in regular if _is_in_use(node, kind, used_before)), chosen)
+    # The first use of legacy loads its modules. A kernel that lacks what iptables-nft needs lacks legacy's too.
+    if requested == "auto" and chosen.name in (IPTABLES_NFT, used_before):
+        others = [kind for kind in available if kind is not chosen and kind.name != IPTABLES_LEGACY]
+        chosen = next((kind for kind in (chosen, *others) if kind.kernel_supports(node)), chosen)
     return chosen
+
+
+def move(
+    node: Node, requested: str, exemption: str, used_before: t.Optional[str], position: str, chosen: BackendType
+) -> str:
+    """Return which backend a node had before, and why it has another one now; empty if it has the same.
+
+    :param chosen: what ``choose`` returned for the same.
+    """
+    before = next((kind for kind in BACKENDS if kind.name == used_before), chosen)
+    if requested != "auto" or before is chosen:
+        return ""
+    if not _fits(before, exemption, position):
+        why = "the policy needs it"
+    elif not _is_available(node, before, False):
+        why = "the node no longer has the program of %s" % before.name
+    elif not chosen.is_last_resort and _is_in_use(node, chosen, used_before):
+        why = chosen.sign
+    else:
+        why = "the node has its program now" if before.is_last_resort else "the kernel no longer has %s" % before.name
+    return "backend auto: from %s to %s: %s" % (before.name, chosen.name, why)
+
+
+def _fits(kind: BackendType, exemption: str, position: str) -> bool:
+    """Return whether a backend supports these options."""
+    return exemption in kind.exemptions and position.partition(":")[0] in kind.positions
 
 
 def _is_available(node: Node, kind: BackendType, needed: bool) -> bool:
@@ -83,12 +112,12 @@ def _is_available(node: Node, kind: BackendType, needed: bool) -> bool:
         return False
 
 
-def _is_in_use(node: Node, kind: BackendType, used_before: bool) -> bool:
+def _is_in_use(node: Node, kind: BackendType, used_before: t.Optional[str]) -> bool:
     """Return whether a backend is in use; one that does not answer is, if it was the last time."""
     try:
         return kind.is_in_use(node.within(PATIENCE), used_before)
     except NodeError:
-        return used_before
+        return kind.name == used_before
 
 
 def _unavailable(node: Node, requested: str, purpose: str, fit: t.Sequence[BackendType]) -> NodeError:

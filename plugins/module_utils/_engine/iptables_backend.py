@@ -19,8 +19,8 @@ import typing as t
 from .._errors import LockHeld, NodeError
 from .._policy.policy import Config
 from .._policy.values import PLACES, PLACES_BY_CHAIN
-from .._system.families import Family
-from .._system.iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
+from .._system.families import FAMILIES, Family
+from .._system.iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find, find_tool
 from .._system.node import Node, Tool
 from .._system.printable import shown, shown_all
 from . import iptables_syntax as syntax
@@ -43,6 +43,9 @@ from .ruleset import AnyRule, Guard, Ruleset, from_rules, leak_fields
 
 #: More rules than this are not made of combinations of sources, interfaces and ranges.
 _COMBINED_RULES = 4096
+
+#: Chains that the kubelet keeps in the mangle table of the variant that it uses (KEP-3178).
+_KUBELET_HINTS = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
 
 _WITHOUT_LEAKS = "%s. The rules of nat are active; those about leaks (table %s) are as they were"
 
@@ -249,12 +252,19 @@ class IptablesType:
     package = "iptables"
     random_fully_since: t.Tuple[int, ...] = RANDOM_FULLY_SINCE
     is_last_resort = False
+    sign = ""
 
     def is_installed(self, node: Node, family: Family) -> bool:
         return self.tool(node, family) is not None
 
     def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
         return find_tool(node, self.name, family)
+
+    def has_hint(self, node: Node) -> bool:
+        """Return whether the kubelet has left its hint."""
+        tools = [find(node, self.name, family) for family in FAMILIES]
+        able = [tool for tool in tools if tool and tool.has_table(MANGLE)]
+        return any(tool.list_chain(hint, MANGLE).rc == 0 for tool in able for hint in _KUBELET_HINTS)
 
     def notes(self, config: Config) -> t.Iterator[str]:
         return iter(())

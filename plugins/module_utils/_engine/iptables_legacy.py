@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system import iptables_tool
-from .._system.backend_names import IPTABLES_LEGACY
+from .._system import iptables_tool, xtables
+from .._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT
 from .._system.families import FAMILIES, Family
 from .._system.node import Node
 from .backend import Backend, Managed
 from .iptables_backend import Iptables, IptablesType
+from .iptables_syntax import NAT
 
 #: Builtin chains by table; a rule in any of them means that this variant is in use.
 _BUILTIN = {
@@ -28,14 +29,26 @@ class IptablesLegacy(IptablesType):
     """See ``backend.BackendType``."""
 
     name = IPTABLES_LEGACY
+    sign = "its tables hold rules"
 
-    def is_in_use(self, node: Node, used_before: bool) -> bool:
-        """Return whether a legacy table holds rules, or did when the agent chose: an emptied node keeps its variant."""
-        return used_before or any(_has_rules(node, family) for family in FAMILIES)
+    def is_in_use(self, node: Node, used_before: t.Optional[str]) -> bool:
+        """Return whether a legacy table holds rules, or did when the agent chose: an emptied node keeps its variant.
+
+        So does a node with iptables-nft, whose hint is gone for a minute if another program flushes all rules, unless
+        the kubelet uses legacy now.
+        """
+        if used_before == IPTABLES_NFT:
+            return self.has_hint(node)
+        return used_before == self.name or any(_has_rules(node, family) for family in FAMILIES)
 
     def kernel_supports(self, node: Node) -> bool:
-        """Return True: iptables-restore refuses what the kernel does not support."""
-        return True
+        """Return whether the kernel has legacy tables, after an attempt to load them: by default, none from 6.17 on."""
+        iptables_tool.load_legacy(node.run)
+        return iptables_tool.has_legacy()
+
+    def is_left(self, family: Family, chain: str) -> bool:
+        there = NAT in iptables_tool.legacy_tables(family)
+        return there and chain in xtables.chain_names(xtables.read(family, NAT))
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         tool = iptables_tool.find(node, self.name, family)

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system import iptables_tool
+from .._system import iptables_tool, nfnetlink
 from .._system.backend_names import IPTABLES_NFT
-from .._system.families import FAMILIES, IPV4, Family
+from .._system.families import IPV4, Family
 from .._system.nfnetlink import MATCH, TARGET
 from .._system.node import Node
 from .backend import Backend, Managed
 from .iptables_backend import Iptables, IptablesType
-from .iptables_syntax import MANGLE
+from .iptables_syntax import MANGLE, NAT
 from .nat_table import NftNat
-
-#: Chains that the kubelet keeps in the mangle table of the variant that it uses (KEP-3178).
-KUBELET_HINTS = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
 
 #: What all managed rules are made of in iptables-nft (seen in 1.8.7 to 1.8.11). RHEL 10 images without
 #: kernel-modules-extra lack them.
@@ -29,14 +26,17 @@ class IptablesNft(IptablesType):
     """See ``backend.BackendType``."""
 
     name = IPTABLES_NFT
+    sign = "the kubelet uses it"
 
-    def is_in_use(self, node: Node, used_before: bool) -> bool:
+    def is_in_use(self, node: Node, used_before: t.Optional[str]) -> bool:
         """Return whether the kubelet has left its hint."""
-        tools = [iptables_tool.find(node, self.name, family) for family in FAMILIES]
-        return any(tool.list_chain(hint, MANGLE).rc == 0 for tool in tools if tool for hint in KUBELET_HINTS)
+        return self.has_hint(node)
 
     def kernel_supports(self, node: Node) -> bool:
         return all(node.has_extension(IPV4, *extension) is not False for extension in _EXTENSIONS)
+
+    def is_left(self, family: Family, chain: str) -> bool:
+        return nfnetlink.has_chain(family, NAT, chain)
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         tool = iptables_tool.find(node, self.name, family)

@@ -363,6 +363,7 @@ class NftablesType:
     package = ""
     random_fully_since: t.Tuple[int, ...] = ()
     is_last_resort = True
+    sign = ""
 
     def is_installed(self, node: Node, family: Family) -> bool:
         """See ``backend.BackendType.is_installed``. No program is needed; a kernel may lack nf_tables."""
@@ -374,13 +375,17 @@ class NftablesType:
             return node.tool(NFT)
         return None
 
-    def is_in_use(self, node: Node, used_before: bool) -> bool:
+    def is_in_use(self, node: Node, used_before: t.Optional[str]) -> bool:
         """Return False: as a last resort it is never one of several to choose from."""
         return False
 
     def kernel_supports(self, node: Node) -> bool:
         """Return True: the kernel refuses what it does not support."""
         return True
+
+    def is_left(self, family: Family, chain: str) -> bool:
+        """Return False: no program is needed to remove it."""
+        return False
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         """See ``backend.BackendType.make``. The table has one name, and earlier agents had none."""

@@ -49,6 +49,12 @@ ATTEMPTS = 8
 DISAGREEMENTS = 2
 
 
+_LEFT = (
+    "%s, %s: the chain %s is still active, and the node no longer has a program that can remove it: install the "
+    "package %s and run ip-masq-agent sync, or reboot"
+)
+
+
 class Change(t.NamedTuple):
     """What happened (or would happen, in check mode) in one family of one backend."""
 
@@ -80,6 +86,8 @@ class Result(t.NamedTuple):
     compared: t.Tuple[Compared, ...] = ()
     #: where rules of other programs undo what is planned, a line each; empty if that was not tested
     undone: t.Tuple[str, ...] = ()
+    #: which backend the node had before, and why it has another one now; empty if it has the same
+    moved: str = ""
 
     @property
     def effect_notes(self) -> t.Tuple[str, ...]:
@@ -173,13 +181,14 @@ def reconcile(
     with contextlib.nullcontext("") if check else lock(node.lock_timeout, lock_path) as lock_problem:
         special = (config.exemption, config.jump_position) if present else ("return", "keep")
         chosen = backends.choose(node, config.backend, special[0], used_before, special[1])
+        moved = backends.move(node, config.backend, special[0], used_before, special[1], chosen) if present else ""
         run = _Run(node, config, chosen, check, errors)
         if present:
             run.establish(config.families)
         run.clear(adopt=present, former=former)
     # It may take seconds, and needs no rule to stay as it is: without the lock.
     run.compare(flush=config.flush_conntrack == "changed", effects=effects)
-    return run.result(lock_problem)._replace(missing=tuple(map(str, missing)))
+    return run.result(lock_problem)._replace(missing=tuple(map(str, missing)), moved=moved)
 
 
 class _Run:
@@ -248,9 +257,16 @@ class _Run:
                     backend = kind.make(node, family, managed)
                     if backend is not None:
                         self._clear(backend)
+                    elif kind.is_left(family, managed.chain):
+                        self._left.append(_LEFT % (family, kind.name, managed.chain, kind.package))
                 except NodeError as exc:
                     places = self._not_checked if self._families else self._errors
                     places.append("%s, %s: %s" % (family, kind.name, exc))
+
+    @property
+    def _left(self) -> t.List[str]:
+        """What is left over elsewhere: with rules to be there it is noted, and else the run has failed."""
+        return self._plan_notes if self._families else self._errors
 
     def _clear(self, backend: Backend) -> None:
         change = converge(backend, None, self._check)
@@ -258,8 +274,7 @@ class _Run:
             self._changes.append(change)
         if change.plan.problems:
             raise NodeError("; ".join(change.plan.problems))
-        left = self._plan_notes if self._families else self._errors
-        left += ["%s, %s: %s" % (backend.family, backend.name, note) for note in change.plan.notes]
+        self._left.extend("%s, %s: %s" % (backend.family, backend.name, note) for note in change.plan.notes)
         if backend.family in self._families:
             self._remarks += remarks_elsewhere(change.plan.others, backend.name, self._config.exemption)
 

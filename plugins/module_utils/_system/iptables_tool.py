@@ -152,12 +152,17 @@ def find(node: Node, variant: str, family: Family) -> t.Optional[IptablesTool]:
     return None if tool is None else IptablesTool(node.run, variant, family, tool, node.lock_timeout)
 
 
+def has_legacy() -> bool:
+    """Return whether the kernel has loaded the modules of iptables-legacy, or has them built in."""
+    return os.path.exists("/proc/net/ip_tables_names")
+
+
 def load_legacy(run: Runner) -> None:
     """Have systemd load the kernel modules of iptables-legacy where they are missing; the agent itself may not.
 
     The kernel loads all others when they are needed. Best effort: a kernel may have none, or have them built in.
     """
-    if not os.path.exists("/proc/net/ip_tables_names"):
+    if not has_legacy():
         with contextlib.suppress(NodeError):
             run(["systemctl", "start", "modprobe@ip_tables.service", "modprobe@ip6_tables.service"], timeout=10.0)
 

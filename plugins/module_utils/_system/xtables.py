@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import re
 import socket
 import struct
 import typing as t
@@ -29,6 +30,9 @@ _NAME_LENGTH = 29
 _EXTENSION = struct.Struct("=H%dsB" % _NAME_LENGTH)
 _VERDICT = struct.Struct("=i")
 _ERROR = "ERROR"
+#: struct xt_error_target at the head of a chain ends with the name, in so many bytes
+_CHAIN_HEAD = rb"ERROR\0{25}([^\0]+)\0"
+_ERROR_NAME = 32
 #: NF_DROP, NF_ACCEPT, NF_QUEUE, XT_RETURN
 _VERDICTS = {-1: "DROP", -2: "ACCEPT", -4: "QUEUE", -5: "RETURN"}
 #: in the order of their hooks
@@ -199,6 +203,26 @@ def used_chains(table: XtTable) -> t.List[str]:
     first, policies = table.places[: len(CHAINS)], table.places[len(CHAINS) :]
     used = (table.hooks >> hook & 1 and first[hook] != policies[hook] for hook in range(len(CHAINS)))
     return [chain for chain, one in zip(CHAINS, used) if one]
+
+
+def chain_names(table: XtTable) -> t.Set[str]:
+    """Return the chains of a table beside those of hooks: much faster than to look at each rule."""
+    return {one.decode("ascii", "backslashreplace") for one in re.findall(_CHAIN_HEAD, table.entries)}
+
+
+def jumps(table: XtTable, chain: str) -> t.List[str]:
+    """Return the chains that rules of the chain of a hook lead to; no other rule is looked at."""
+    hook, layout = HOOKS[chain], _LAYOUTS[table.family]
+    begin, end = (table.places[place] for place in (hook, len(CHAINS) + hook))
+    found = []
+    while table.hooks >> hook & 1 and begin < end:
+        target, length = _TARGET_AND_NEXT.unpack_from(table.entries, begin + layout.offsets)
+        extension = _extension(table.entries, begin + target)
+        place = -1 if extension.name else _VERDICT.unpack_from(extension.info)[0]
+        begin += length
+        if place >= 0 and place != begin:
+            found.append(name(table.entries[place - _ERROR_NAME :]))
+    return found
 
 
 def _entries(table: XtTable, layout: _Layout) -> t.Iterator[t.Tuple[int, int, int]]:

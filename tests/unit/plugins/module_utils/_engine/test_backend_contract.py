@@ -106,6 +106,7 @@ class MemoryType:
     package = "memory"
     random_fully_since: t.Tuple[int, ...] = ()
     is_last_resort = False
+    sign = ""
 
     def __init__(self) -> None:
         self.rules: t.Dict[str, Ruleset] = {}
@@ -122,11 +123,14 @@ class MemoryType:
     def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
         return Tool("/usr/sbin/memory", (7, 0))
 
-    def is_in_use(self, node: Node, used_before: bool) -> bool:
+    def is_in_use(self, node: Node, used_before: t.Optional[str]) -> bool:
         return True
 
     def kernel_supports(self, node: Node) -> bool:
         return True
+
+    def is_left(self, family: Family, chain: str) -> bool:
+        return False
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Memory]:
         return Memory(self, family)
