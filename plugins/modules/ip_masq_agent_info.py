@@ -69,6 +69,11 @@ report:
     - C(last_sync) (seconds since the epoch), C(last_change), C(last_error) (C(time), C(lines)), C(last_applied)
       (C(by), C(time), C(edited) since), C(last_verification) (C(time), C(verified), C(questions), C(conflicts),
       C(summary)).
+    - C(data_plane) is what rules and links show. C(kube_proxy) has its modes, C(iptables_nft), C(iptables_legacy),
+      C(ipvs) or C(nftables); two if the node is half moved, none if it does not run. C(network_plugins) has the plugin
+      and what holds its rules, C(leftovers) what another mode left behind (C(what), C(command) that removes it).
+      C(steps) has what to do before kube-proxy is moved to nftables mode, or before iptables-legacy is gone
+      (C(before), C(do), C(why)).
     - C(drift_repaired), C(connections_flushed), C(repairs_undone) (C(family), C(backend), C(what), C(times), C(first),
       C(last), C(program), C(advice)).
     - C(conntrack) (C(entries), C(limit), C(insert_failed), C(drops), C(early_drops)); null if not known.

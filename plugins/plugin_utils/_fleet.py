@@ -31,6 +31,9 @@ _CLOSED = re.compile(r"Shared connection to \S+ closed")
 #: Origins of policies that advice names.
 _NAMED = 3
 
+#: The mode of kube-proxy, as a trait: with rules of two modes, and with none.
+KUBE_PROXY, HALF_MOVED, NO_KUBE_PROXY = "kube-proxy", "half moved", "none"
+
 #: The states in which a node is in order.
 GOOD = (IN_SYNC, "absent")
 #: Every state, worst first: those of a report, in their order, among those that only the controller knows.
@@ -130,10 +133,27 @@ def _leaks(report: _Report) -> t.List[str]:
     return ["%s: %s" % (option, "there were packets" if some else "no packets")]
 
 
+def _kube_proxy(report: _Report) -> t.List[str]:
+    """Return the mode of kube-proxy; earlier builds do not report it."""
+    modes = (report.get("data_plane") or {}).get("kube_proxy")
+    if modes is None:
+        return []
+    return ["%s: %s" % (HALF_MOVED, "+".join(modes))] if modes[1:] else modes or [NO_KUBE_PROXY]
+
+
+def _of_data_plane(name: str, text: str) -> t.Callable[[_Report], t.List[str]]:
+    """Return what reads a list of a node's data plane, each entry as a text."""
+    return lambda report: [text % one for one in (report.get("data_plane") or {}).get(name, ())]
+
+
 #: What nodes are grouped by beside their state: a node may have one value, several or none.
 TRAITS: t.Mapping[str, t.Callable[[_Report], t.List[str]]] = {
     "agent": lambda report: [report["version"]],
     "backend": lambda report: [("%(name)s %(version)s" % report["backend"]).strip()],
+    KUBE_PROXY: _kube_proxy,
+    "network plugin": _of_data_plane("network_plugins", "%s"),
+    "left behind": _of_data_plane("leftovers", "%(what)s: %(command)s"),
+    "to do": _of_data_plane("steps", "before %(before)s: %(do)s: %(why)s"),
     # Earlier builds do not report it.
     "policy": lambda report: [report["policy_hash"]] if report.get("policy_hash") else [],
     "applied by": lambda report: [_origin(report)] if _origin(report) else [],
@@ -361,6 +381,14 @@ def _with_example(nodes: t.Sequence[Node]) -> Group:
 def by_trait(nodes: t.Iterable[Node], trait: str) -> t.List[Group]:
     """Group the nodes that report one of ``TRAITS`` by its values, most nodes first."""
     return _most_first((value, node) for node in nodes for value in dict.fromkeys(node.traits.get(trait, ())))
+
+
+def by_mode(nodes: t.Sequence[Node]) -> t.List[Group]:
+    """Group nodes by the mode of kube-proxy, the half moved first; no groups if none runs kube-proxy."""
+    groups = by_trait(nodes, KUBE_PROXY)
+    if [group.value for group in groups] == [NO_KUBE_PROXY]:
+        return []
+    return sorted(groups, key=lambda group: not group.value.startswith(HALF_MOVED))
 
 
 def named(trait: str, group: Group) -> str:

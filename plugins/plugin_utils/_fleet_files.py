@@ -10,7 +10,7 @@ import io
 import json
 import typing as t
 
-from ._fleet import GOOD, TRAITS, Group, Node, by_state, by_trait, matching
+from ._fleet import GOOD, TRAITS, Group, Node, by_mode, by_state, by_trait, matching
 from ._fleet_policies import option_texts
 
 #: A spreadsheet takes a cell that begins with one of these for a formula.
@@ -29,6 +29,7 @@ def as_json(nodes: t.Sequence[Node], generated: str) -> str:
         "generated": generated,
         "nodes": len(nodes),
         "match_policy": matching(nodes),
+        "kube_proxy": {group.value: len(group.nodes) for group in by_mode(nodes)},
         "states": [
             {"state": group.value, "match_policy": group.value in GOOD, "hosts": [node.host for node in group.nodes]}
             for group in by_state(nodes)

@@ -11,7 +11,7 @@ from pathlib import Path
 import jinja2
 
 from ..module_utils._agent.states import CONFLICTS, NOT_TESTED
-from ._fleet import GOOD, TRAITS, Group, Node, by_kind, by_state, by_trait, matching, named
+from ._fleet import GOOD, TRAITS, Group, Node, by_kind, by_mode, by_state, by_trait, matching, named
 from ._fleet_policies import option_texts
 from ._names import cut, first_of, some_of, thousands
 
@@ -47,6 +47,7 @@ def as_html(nodes: t.Sequence[Node], generated: str) -> str:
         number=thousands(len(nodes)),
         generated=generated,
         groups=groups,
+        modes=[_row(group.value, group.hosts) for group in by_mode(nodes)],
         wrong=[(group.value, _reasons(group)) for group in groups if group.nodes[0].findings],
         policies=_policies(nodes),
         traits=[(trait, rows) for trait in TRAITS if trait != "policy" for rows in [_values(nodes, trait)] if rows],

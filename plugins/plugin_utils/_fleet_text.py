@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ._fleet import Group, Node, by_kind, by_reason, by_state, by_trait, matching, named
+from ._fleet import KUBE_PROXY, Group, Node, by_kind, by_mode, by_reason, by_state, by_trait, matching, named
 from ._names import cut, number_of_nodes, some_of, thousands
 
 #: Characters of a line.
@@ -19,7 +19,7 @@ _PROBLEMS = 10
 #: Different notes that are shown: beside a few lines, and above a table.
 _NOTES, _NOTES_OF_TABLE = 5, 2
 #: What the table has rows for, beside the states.
-_TRAITS = ("agent", "backend", "policy", "verification")
+_TRAITS = (KUBE_PROXY, "agent", "backend", "policy", "verification")
 #: How many values of a trait are shown: as many as there is room for.
 _VALUES = (6, 5, 4, 3, 2, 1)
 #: Characters of the first column of the table.
@@ -38,7 +38,7 @@ def summary(nodes: t.Sequence[Node]) -> t.List[str]:
 def table(nodes: t.Sequence[Node], lines: int = LINES) -> t.List[str]:
     """Return the states, worst first, with frequent reasons if there is room; what nodes differ in; the counts.
 
-    :param lines: that there may be, 21 or more.
+    :param lines: that there may be, 22 or more.
     """
     groups = by_state(nodes)
     for values in _VALUES:
@@ -63,7 +63,7 @@ def table(nodes: t.Sequence[Node], lines: int = LINES) -> t.List[str]:
 
 def _rows(nodes: t.Sequence[Node], trait: str, values: int) -> t.Iterator[t.Tuple[str, t.List[str]]]:
     """Return a row for each value of a trait; for the most frequent ones and the rest, if there are more."""
-    groups = by_trait(nodes, trait)
+    groups = by_mode(nodes) if trait == KUBE_PROXY else by_trait(nodes, trait)
     shown = groups if len(groups) <= values else groups[: values - 1]
     for group in shown:
         yield cut("%s %s" % (trait, named(trait, group)), _FIRST), group.hosts
@@ -100,12 +100,19 @@ def _problems(nodes: t.Sequence[Node]) -> t.List[str]:
 def _versions(nodes: t.Sequence[Node]) -> t.Iterator[str]:
     """Return what most nodes have, then what fewer have, with their names."""
     spread = []
-    for trait in ("agent", "backend"):
-        most, fewer = by_trait(nodes, trait)[:1], by_trait(nodes, trait)[1:]
-        named = ["%s (%s)" % (group.value, some_of(group.hosts)) for group in fewer]
-        spread += [", ".join([group.value for group in most] + named)]
+    for groups in (by_trait(nodes, "agent"), by_trait(nodes, "backend")):
+        spread += [_most_and_fewer(groups)]
     if all(spread):
         yield "agent " + "; ".join(spread)
+    modes = sorted(by_mode(nodes), key=lambda group: -len(group.nodes))
+    if modes:
+        yield "%s %s" % (KUBE_PROXY, _most_and_fewer(modes))
+
+
+def _most_and_fewer(groups: t.Sequence[Group]) -> str:
+    return ", ".join(
+        group.value + (" (%s)" % some_of(group.hosts) if number else "") for number, group in enumerate(groups)
+    )
 
 
 def _in_common(nodes: t.Sequence[Node], limit: int) -> t.Iterator[str]:

@@ -15,7 +15,7 @@ import pytest
 from support.agent_node import AgentNode
 from support.modules import apply, run_modules
 from support.topology import ADDRESSES, Topology
-from support.variants import EXEMPT_RANGES
+from support.variants import EXEMPT_RANGES, PODS
 
 _MODULES = [
     "%stable_%s" % (family, table)
@@ -41,7 +41,7 @@ def without_legacy() -> t.Iterator[None]:
 
 @pytest.mark.parametrize("backend", ("auto", "nftables"))
 def test_the_module_changes_its_backend_and_removes_it(without_legacy: None, topology: Topology, backend: str) -> None:
-    options = {"backend": backend, "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES}
+    options = {"backend": backend, "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES, "source_cidrs": PODS}
     assert "warnings" not in apply(topology.node, **options)
     assert apply(topology.node, **options)["changed"] is False
     assert apply(topology.node, state="absent")["changed"] is True
@@ -51,7 +51,7 @@ def test_a_node_that_had_legacy_until_its_kernel_was_replaced_moves(
     without_legacy: None, topology: Topology, tmp_path: Path
 ) -> None:
     node = AgentNode(topology.node, tmp_path)
-    node.configure(nonMasqueradeCIDRs=EXEMPT_RANGES)
+    node.configure(nonMasqueradeCIDRs=EXEMPT_RANGES, enableIPv6=True)
     said = "backend auto: from iptables_legacy to iptables_nft: the kernel no longer has iptables_legacy"
     assert node.sync().returncode == 0
     remembered = json.loads(node.state_file.read_text())
@@ -74,7 +74,7 @@ def test_the_agent_is_installed_verified_repaired_and_removed(
     without_legacy: None, topology: Topology, tmp_path: Path, backend: str
 ) -> None:
     node = AgentNode(topology.node, tmp_path, installed=False)
-    config = {"backend": backend, "enableIPv6": True, "nonMasqueradeCIDRs": EXEMPT_RANGES}
+    config = {"backend": backend, "enableIPv6": True, "nonMasqueradeCIDRs": EXEMPT_RANGES, "sourceCIDRs": PODS}
     done = node.module("ip_masq_agent", {"config": config, "verify": True})
     assert not done.get("failed") and done["changed"] and "warnings" not in done, done
     assert done["verification"]["verified"] is True, done["verification"]

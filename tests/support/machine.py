@@ -12,16 +12,22 @@ from pathlib import Path
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     backends,
     iptables_nft,
-    other_chains,
+    listed_chains,
     reconcile,
     run_lock,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, iptables_tool, nfnetlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import (
+    conntrack,
+    iptables_tool,
+    nfnetlink,
+    xtables,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
 from .nat import Nat
+from .nat_rules import target
 from .random_policies import others
 
 NFT, LEGACY = "iptables_nft", "iptables_legacy"
@@ -71,8 +77,12 @@ class Machine:
         monkeypatch.setattr(runner, "run", self.run)
         monkeypatch.setattr(iptables_tool, "legacy_tables", lambda family: list(self.legacy_tables[family]))
         monkeypatch.setattr(iptables_nft, "NftNat", self._table)
-        monkeypatch.setattr(other_chains, "NftNat", lambda family: self.nat[NFT, family])
-        monkeypatch.setattr(nfnetlink, "nat_postrouting_chains", lambda _family: [])
+        monkeypatch.setattr(listed_chains, "NftNat", lambda family: self.nat[NFT, family])
+        monkeypatch.setattr(nfnetlink, "chains", lambda _family: [])
+        monkeypatch.setattr(nfnetlink, "has_chain", lambda family, _table, name: name in self.nat[NFT, family].chains)
+        monkeypatch.setattr(xtables, "read", lambda family, _table: self.nat[LEGACY, family])
+        monkeypatch.setattr(xtables, "chain_names", lambda nat: set(nat.chains))
+        monkeypatch.setattr(xtables, "jumps", lambda nat, chain: list(filter(None, map(target, nat.chains[chain]))))
         # No connection is open.
         monkeypatch.setattr(conntrack, "read", lambda _version, _look: None)
         monkeypatch.setattr(conntrack, "read_ports", lambda _version, _look: None)

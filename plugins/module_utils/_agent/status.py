@@ -9,8 +9,9 @@ import os
 import time
 import typing as t
 
-from .._engine import source_ports
+from .._engine import data_plane, source_ports
 from .._engine.auto_ports import or_any_ports
+from .._engine.listed_chains import ListedChains
 from .._engine.reconcile import Result
 from .._engine.ruleset import DROP, IGNORE
 from .._errors import NodeError
@@ -47,6 +48,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
     policy, config = require_policy(paths, remembered)
     result = dry_run(node, paths, config, remembered)
     verification = read_verification(paths)
+    listed = ListedChains()
     report = {
         "version": VERSION,
         "in_sync": not result.changed and not result.errors,
@@ -56,7 +58,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         + list(held_locks.passed_over(remembered.held).values())
         + repeated_repairs.notes(remembered.repairs, time.time())
         + list(concerned.remarks(result.remarks, config) + concerned.notes(config))
-        + find_other_chains(node, config),
+        + find_other_chains(config, listed),
         "not_checked": list(result.not_checked),
         "repairs_undone": [_undone_data(one) for one in repeated_repairs.undone(remembered.repairs, time.time())],
         "config": _policy_data(paths, policy, config),
@@ -64,6 +66,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "policy_hash": config.digest,
         "previous_config": _as_file(remembered.previous),
         "backend": {"name": result.backend, "version": result.version},
+        "data_plane": data_plane.find(node, config, listed),
         "families": result.found_data(),
         "units": _unit_data(node),
         "last_sync": snapshot.last_sync(paths),
@@ -161,6 +164,7 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     if config["problem"]:
         yield "", "BROKEN: " + config["problem"]
     yield "backend", ("%(name)s %(version)s" % report["backend"]).strip()
+    yield from _data_plane_rows(report["data_plane"])
     yield "exempt", _some(config["non_masquerade_cidrs"])
     yield from _option_rows(config, True)
     yield "chain", config["masq_chain"]
@@ -187,6 +191,19 @@ def _option_rows(config: t.Dict[str, t.Any], lists: bool) -> t.Iterator[t.Tuple[
     for option in POLICY_OPTIONS:
         if option.row and (option.type == "list") is lists and config[option.name] not in (option.default, []):
             yield option.row, _some(config[option.name]) if lists else str(config[option.name])
+
+
+def _data_plane_rows(found: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
+    """Return the row of kube-proxy and the network plugin, and one for each thing that a mode has left."""
+    modes, steps = found["kube_proxy"], found["steps"]
+    shown = ["kube-proxy %s%s" % ("HALF MOVED: " if modes[1:] else "", " and ".join(modes))] if modes else []
+    parts = [", ".join(shown + found["network_plugins"])]
+    for before in dict.fromkeys(one["before"] for one in steps):
+        todo = ", ".join(one["do"] for one in steps if one["before"] == before)
+        parts.append("before %s: %s" % (before, todo))
+    rows = ["; ".join(filter(None, parts)), *("left: %(what)s: %(command)s" % one for one in found["leftovers"])]
+    rows = list(filter(None, rows))
+    yield from zip(["data plane"] + [""] * len(rows), rows)
 
 
 def _scarce_rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:

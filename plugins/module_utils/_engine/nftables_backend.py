@@ -26,7 +26,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.policy import Config
-from .._system import nf_tables
+from .._system import ipvs_services, nf_tables
 from .._system.backend_names import NFTABLES
 from .._system.families import Family
 from .._system.netlink import KernelError, Message
@@ -62,9 +62,6 @@ from .ruleset import Ruleset
 
 #: The program for people, and for a resync without work.
 NFT = "nft"
-
-#: Virtual services of IPVS (net/netfilter/ipvs/ip_vs_ctl.c): three lines of heading, then the services.
-_IPVS_SERVICES = "/proc/net/ip_vs"
 
 #: Seconds for nft to show the table, after the rules are as they are to be: a resync has 30, and nft may hang.
 _PATIENCE = 10.0
@@ -399,7 +396,7 @@ class NftablesType:
                 "exemption accept has the same effect as return with the nftables backend, whose chain holds no other "
                 "rules; use exemption: enforce to keep every NAT rule from masquerading exempt traffic"
             )
-        if config.protects_all_interfaces and _ipvs_in_use():
+        if config.protects_all_interfaces and ipvs_services.count():
             yield (
                 "exemption enforce: this node has IPVS services (kube-proxy in IPVS mode). A pod that connects to "
                 "itself through such a Service gets no answer where the pods' range is exempt, because IPVS sets "
@@ -407,11 +404,3 @@ class NftablesType:
                 "except_interfaces (cni0 with flannel, cali+ with Calico), use another kube-proxy mode, or exemption: "
                 "return"
             )
-
-
-def _ipvs_in_use() -> bool:
-    try:
-        with open(_IPVS_SERVICES, encoding="ascii", errors="replace") as services:
-            return len(services.readlines()) > 3
-    except OSError:
-        return False

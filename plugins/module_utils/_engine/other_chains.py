@@ -12,14 +12,12 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import NodeError
-from .._system import iptables_tool, nfnetlink
-from .._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT
+from .._system.backend_names import VARIANTS
 from .._system.families import Family
-from .._system.node import Node
 from .._system.printable import shown
 from . import actors
-from .iptables_syntax import NAT, parse_postrouting, printed_rules
-from .nat_table import NftNat
+from .iptables_syntax import NAT
+from .listed_chains import ListedChains
 from .nftables_syntax import TABLE as MANAGED_TABLE
 
 #: Owners of chains that POSTROUTING jumps to: kube-proxy masquerades what must be masqueraded, ours are known, and what
@@ -30,7 +28,7 @@ _DROPS = "; its policy drops traffic that they do not translate or accept"
 
 
 def find_other_chains(
-    node: Node, families: t.Iterable[Family], concerns: t.Callable[[Family, str, str, bool], bool]
+    listed: ListedChains, families: t.Iterable[Family], concerns: t.Callable[[Family, str, str, bool], bool]
 ) -> t.List[str]:
     """Find such chains, one sentence each. What cannot be read is left out: other steps report that.
 
@@ -38,9 +36,9 @@ def find_other_chains(
     """
     found: t.Dict[str, None] = {}
     for family in families:
-        for variant, jumps in ((IPTABLES_NFT, _nft_jumps), (IPTABLES_LEGACY, _legacy_jumps)):
+        for variant in VARIANTS:
             try:
-                chains = jumps(node, family)
+                chains = listed.jumps(variant, family, "POSTROUTING")
             except NodeError:
                 continue
             for chain in chains:
@@ -49,7 +47,7 @@ def find_other_chains(
                     place = "%s, %s: POSTROUTING jumps to %s of %s" % (family, variant, chain, program)
                     found["%s, %s" % (place, _EFFECT)] = None
         try:
-            base_chains = nfnetlink.nat_postrouting_chains(family)
+            base_chains = [one for one in listed.nft(family) if one.hides]
         except NodeError:
             continue
         for base in base_chains:
@@ -60,19 +58,3 @@ def find_other_chains(
                 place = "table %s %s of nftables has the nat chain %s" % names
                 found["%s, %s%s" % (place, _EFFECT, _DROPS if base.drops else "")] = None
     return list(found)
-
-
-def _nft_jumps(_node: Node, family: Family) -> t.List[str]:
-    """Return chains that POSTROUTING of iptables-nft jumps to; the kernel reads no other chain for this."""
-    rules = NftNat(family).rules("POSTROUTING") or []
-    return [shown(rule.words[-1]) for rule in rules if rule.words[-2:-1] in (("-j",), ("-g",))]
-
-
-def _legacy_jumps(node: Node, family: Family) -> t.List[str]:
-    """Return chains that POSTROUTING of iptables-legacy jumps to. A table that does not exist is not read."""
-    exists = NAT in iptables_tool.legacy_tables(family)
-    tool = iptables_tool.find(node, IPTABLES_LEGACY, family) if exists else None
-    if tool is None:
-        return []
-    listed = tool.list_chain("POSTROUTING").stdout
-    return [shown(rule.target) for rule in parse_postrouting(printed_rules(listed)) if rule.target]

@@ -98,12 +98,16 @@ def has_chain(family: Family, table: str, name: str) -> bool:
     return _chain(family, table, name) is not None
 
 
-class ListedBaseChain(t.NamedTuple):
-    """A chain with a hook. The family is what nft calls it."""
+class NftChain(t.NamedTuple):
+    """A chain. The family is what nft calls it."""
 
     family: str
     table: str
     name: str
+    #: whether the kernel itself asks it
+    is_base: bool
+    #: whether it is of type nat at the hook postrouting
+    hides: bool
     #: whether its policy drops what its rules do not decide about
     drops: bool
 
@@ -121,20 +125,18 @@ def _chain(family: Family, table: str, name: str) -> t.Optional[Attributes]:
     return _get(_GET_CHAIN, family, text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name))
 
 
-def nat_postrouting_chains(family: Family) -> t.List[ListedBaseChain]:
-    """List all chains of type nat at the hook postrouting that traffic of a family meets."""
+def chains(family: Family) -> t.List[NftChain]:
+    """List all chains that traffic of a family can meet."""
     found = []
     for protocol, nft_family in ((family.number, family.nft), (_INET, "inet")):
         for message in _dump(_GET_CHAIN, netlink.family_head(protocol), "the chains of nf_tables"):
             chain = attributes(message.body[4:])
             hook = attributes(chain.get(_CHAIN_HOOK, b""))
-            if (
-                string(chain.get(_CHAIN_TYPE, b"")) == "nat"
-                and netlink.number(hook.get(_HOOK_NUMBER, b"")) == _POSTROUTING
-            ):
-                drops = _CHAIN_POLICY in chain and netlink.number(chain[_CHAIN_POLICY]) == _DROP
-                table, name = string(chain[_CHAIN_TABLE]), string(chain[_CHAIN_NAME])
-                found.append(ListedBaseChain(nft_family, table, name, drops))
+            is_nat = string(chain.get(_CHAIN_TYPE, b"")) == "nat"
+            hides = is_nat and netlink.number(hook.get(_HOOK_NUMBER, b"")) == _POSTROUTING
+            drops = _CHAIN_POLICY in chain and netlink.number(chain[_CHAIN_POLICY]) == _DROP
+            names = string(chain[_CHAIN_TABLE]), string(chain[_CHAIN_NAME])
+            found.append(NftChain(nft_family, *names, _CHAIN_HOOK in chain, hides, drops))
     return found
 
 

@@ -5,22 +5,10 @@
 
 from __future__ import annotations
 
-import os
 import typing as t
 
+from .._system import ipvs_services
 from .._system.process import Runner, which
-
-#: Three lines of heading, then the services and their servers (net/netfilter/ipvs/ip_vs_ctl.c).
-_LIST = "/proc/net/ip_vs"
-_HEADING = 3
-
-
-def count() -> int:
-    """Count the services of this network namespace."""
-    if not os.path.exists(_LIST):
-        return 0
-    with open(_LIST, encoding="ascii", errors="replace") as listed:
-        return sum(not line.lstrip().startswith("->") for line in listed.read().splitlines()[_HEADING:])
 
 
 def read(run: Runner) -> t.Tuple[str, t.List[str]]:
@@ -28,7 +16,7 @@ def read(run: Runner) -> t.Tuple[str, t.List[str]]:
 
     :returns: its text, and why it is empty although there are services.
     """
-    services = count()
+    services = ipvs_services.count()
     if not services:
         return "", []
     tool = which("ipvsadm")

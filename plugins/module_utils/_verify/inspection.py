@@ -16,12 +16,12 @@ from .._errors import ConfigError, NodeError
 from .._policy import limits
 from .._policy.policy import Config
 from .._policy.values import Network, parse_cidr
-from .._system import nfnetlink
+from .._system import ipvs_services, nfnetlink
 from .._system.backend_names import IPTABLES_LEGACY
 from .._system.families import FAMILIES, IPV4
 from .._system.node import Node
 from .._system.services import DEFAULT_PORT
-from .._twin import ipvs, node_state, twin
+from .._twin import node_state, twin
 from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer
 from .questions import asking, explanation, judge, rules_in_copy, verification
 from .questions.fingerprint import fingerprint
@@ -264,7 +264,7 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
     if policy.failure:
         yield Health("agent_failing", ERROR, "the last sync failed: %s" % policy.failure, "")
     yield from health.range_health(config.non_masquerade_cidrs, config.masquerade_cidrs)
-    if config.protects_all_interfaces and ipvs.count():
+    if config.protects_all_interfaces and ipvs_services.count():
         yield Health(
             "enforce_with_ipvs",
             WARNING,

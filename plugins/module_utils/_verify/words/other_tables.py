@@ -9,6 +9,7 @@ import functools
 import typing as t
 
 from ..._engine import other_chains
+from ..._engine.listed_chains import ListedChains
 from ..._errors import NodeError
 from ..._policy.policy import Config
 from ..._rules import nft_rules
@@ -16,7 +17,6 @@ from ..._rules.referenced_objects import Known
 from ..._rules.rules import DROP, GOTO, JUMP, MARK, SOURCE, Match, RuleTable, does_unknown
 from ..._system import intervals, nf_tables
 from ..._system.families import Family
-from ..._system.node import Node
 from ..routing import senders
 from ..routing.senders import Sender
 
@@ -24,8 +24,11 @@ from ..routing.senders import Sender
 _INET = 1
 
 
-def find_other_chains(node: Node, config: Config) -> t.List[str]:
-    """Return what ``other_chains.find_other_chains`` does, without nat chains in which no rule is about pods."""
+def find_other_chains(config: Config, listed: t.Optional[ListedChains] = None) -> t.List[str]:
+    """Return what ``other_chains.find_other_chains`` does, without nat chains in which no rule is about pods.
+
+    :param listed: the chains, where others ask for them too.
+    """
     pods = functools.lru_cache(maxsize=None)(functools.partial(_senders, config))
 
     def concerns(family: Family, table: str, chain: str, inet: bool) -> bool:
@@ -36,7 +39,7 @@ def find_other_chains(node: Node, config: Config) -> t.List[str]:
         except NodeError:
             return True
 
-    return other_chains.find_other_chains(node, config.families, concerns)
+    return other_chains.find_other_chains(listed or ListedChains(), config.families, concerns)
 
 
 def _senders(config: Config, family: Family) -> t.List[Sender]:

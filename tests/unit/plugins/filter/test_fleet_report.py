@@ -147,6 +147,7 @@ _REPORTS = st.fixed_dictionaries(
         "last_verification": st.none() | st.builds(verified, st.integers(0, 1)) | _TEXT,
         "failing": st.booleans(),
         "drift_repaired": st.integers(0, 10**6) | _TEXT,
+        "data_plane": _TEXT | st.fixed_dictionaries({}, optional={"kube_proxy": st.lists(_TEXT, max_size=3) | _TEXT}),
     },
 )
 _ANSWERS = (
@@ -207,7 +208,7 @@ def test_the_page_has_all_nodes_and_loads_nothing(large: t.Dict[str, t.Any]) -> 
     text = large["files"]["report.html"]
     page = Page(text)
     assert "2,710 of 3,004 nodes match the policy" in page.text and NOW in "".join(page.text)
-    cells = [row for row in page.rows if len(row) == 8]
+    cells = [row for row in page.rows if len(row) == 9]
     assert len(cells) == 1 + 3004 and cells[1][:2] == ["node0031.fra1.example", "unreachable"]
     elsewhere = [value for name, value in page.attributes if name in ("src", "href") and not value.startswith("#")]
     assert text.count('<a rel="noreferrer" href="%s">' % "".join(elsewhere)) == 1, (
@@ -243,6 +244,58 @@ def test_a_state_is_a_filter_and_a_node_has_all_of_its_reason(large: t.Dict[str,
     assert [bool(one) for one in reasons] == [bool(one["findings"]) for one in found]
     assert all(one["findings"][0]["reason"] in shown for one, shown in zip(found, reasons) if shown)
     assert "ellipsis" not in style and ".nodes .reason, .nodes .policy { white-space: normal; " in style
+
+
+NEEDED = {"before": "nftables mode", "do": "set leaks to count", "why": "only iptables mode drops these packets"}
+LEFT = {"what": "the link kube-ipvs0", "command": "ip link delete kube-ipvs0"}
+
+
+def proxied(*modes: str, plugin: str = "nftables", **more: t.Any) -> t.Dict[str, t.Any]:
+    """The answer of a node with kube-proxy in these modes, and Calico."""
+    found = {"kube_proxy": list(modes), "network_plugins": ["Calico " + plugin], "leftovers": [], "steps": [], **more}
+    return asked({"data_plane": found, "last_verification": verified()})
+
+
+def test_half_moved_nodes_are_named_in_every_form() -> None:
+    answers = {"node-%d" % number: proxied("nftables") for number in range(1, 11)}
+    for number in (11, 12):
+        answers["node-%d" % number] = proxied("iptables_nft", "nftables", plugin="iptables_nft", leftovers=[LEFT])
+    answers["node-13"] = proxied("iptables_legacy", plugin="iptables_legacy", steps=[NEEDED])
+    found = reported(answers)
+    assert found["table"] == [
+        "state                                          nodes  hosts",
+        "in sync                                           13  all",
+        "kube-proxy half moved: iptables_nft+nftables       2  node-[11-12]",
+        "kube-proxy nftables                               10  node-[1-10]",
+        "kube-proxy iptables_legacy                         1  node-13",
+        "agent 0.1.0                                       13  all",
+        "backend iptables_nft 1.8.9                        13  all",
+        "policy 44136fa355b3                               13  all",
+        "verification matches the policy                   13  all",
+        "13 nodes: 13 in sync",
+    ]
+    assert found["lines"] == [
+        "agent 0.1.0; iptables_nft 1.8.9",
+        "kube-proxy nftables, half moved: iptables_nft+nftables (node-[11-12]), iptables_legacy (node-13)",
+        "13 nodes: 13 in sync",
+    ]
+    assert found["off"] == [], "it is no state of the rules"
+    data = json.loads(found["files"]["report.json"])
+    half = "half moved: iptables_nft+nftables"
+    assert data["kube_proxy"] == {half: 2, "nftables": 10, "iptables_legacy": 1}
+    rows = {row["host"]: row for row in csv.DictReader(io.StringIO(found["files"]["report.csv"], newline=""))}
+    assert (rows["node-12"]["kube-proxy"], rows["node-12"]["network plugin"]) == (half, "Calico iptables_nft")
+    assert rows["node-12"]["left behind"] == "the link kube-ipvs0: ip link delete kube-ipvs0"
+    assert rows["node-13"]["to do"].startswith("before nftables mode: set leaks to count: only")
+    page = Page(found["files"]["report.html"])
+    assert [half, "2", "node-[11-12]"] in page.rows
+    assert [row[5] for row in page.rows if row[:1] == ["node-11"]] == [half]
+
+
+def test_clusters_without_kube_proxy_have_no_row_of_it() -> None:
+    found = reported({"n1": proxied(), "n2": asked()})
+    assert not [line for line in found["table"] + found["lines"] if "kube-proxy" in line]
+    assert "kube-proxy</h2>" not in found["files"]["report.html"]
 
 
 def test_json_is_for_programs(large: t.Dict[str, t.Any]) -> None:
