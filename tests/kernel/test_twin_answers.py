@@ -22,6 +22,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values impo
     Answer,
     Question,
 )
+from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
 from support.twins import build, node_of
 from support.unnamed_namespaces import carry_out, inside
@@ -145,6 +146,16 @@ def test_route_of_a_connection_of_the_node(topology: Topology) -> None:
         (ADDRESSES["ipv4"].node, "pods"),
         (ADDRESSES["ipv4"].node, "eth0"),
     ]
+
+
+def test_pods_on_a_bridge_reach_what_each_router_answers_for(ns: Namespace) -> None:
+    """Address 0 of a network of IPv6 is the node's. Beside it are pods, which the bridge leads to."""
+    ns.run("sysctl", "-qw", "net.ipv6.conf.all.forwarding=1")
+    lines = ["link add cni0 type bridge", "link add vp0 master cni0 type veth peer name far", "link set far up"]
+    lines += ["link set vp0 up", "link set cni0 up", "address add fd44::1/64 dev cni0 nodad"]
+    ns.run("ip", "-batch", "-", stdin="\n".join(lines))
+    answers = inside(ns, _ask, *(Question(one, "fd44::2") for one in ("fd44::", "fd44::1", "fd44::3")))
+    assert [answer.outcome for answer in answers] == [DELIVERED, DELIVERED, SENT]
 
 
 def test_rule_that_no_tool_can_list(topology: Topology) -> None:

@@ -73,6 +73,7 @@ class Asker:
         self._names = {link.name: index for index, link in cables.items()}
         self._own = routing.read()
         self._addresses = routing.local_addresses(self._own)
+        self._answered = self._addresses | routing.anycasts(self._own)
         self._broadcasts = {"255.255.255.255", *routing.broadcasts(self._own)}
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
@@ -160,7 +161,7 @@ class Asker:
         if bridge not in self._networks:
             self._networks[bridge] = [one.network for one in routing.addresses(self._own) if one.link == bridge]
         address = ipaddress.ip_address(destination)
-        return destination not in self._addresses and any(address in network for network in self._networks[bridge])
+        return destination not in self._answered and any(address in network for network in self._networks[bridge])
 
     def _last_port(self, bridge: int) -> int:
         """Return the last port of a bridge, which is the one for pods that do not exist."""

@@ -19,7 +19,7 @@ from .._system import netlink
 from .._system.families import BY_NUMBER, IPV6, of_address
 from .._system.netlink import Message, Netlink
 from .._system.node_addresses import GET_ADDRESS, IFA, IFA_ADDRESS, Address, address_of
-from .._system.routes import UNICAST, Routes
+from .._system.routes import ANYCAST, UNICAST, Routes
 
 _NEW_ADDRESS = 20
 _NEW_ROUTE, _DELETE_ROUTE, _GET_ROUTE = 24, 25, 26
@@ -141,6 +141,11 @@ def addresses(routing: Routing) -> t.Iterator[OwnAddress]:
 def local_addresses(routing: Routing) -> t.FrozenSet[str]:
     """Return every address of the node."""
     return frozenset(str(one.address) for one in addresses(routing))
+
+
+def anycasts(routing: Routing) -> t.FrozenSet[str]:
+    """Return the addresses of IPv6 that a router answers for on each of its links (RFC 4291)."""
+    return frozenset(str(one.destination[0]) for one in routes(routing) if one.kind == ANYCAST)
 
 
 def broadcasts(routing: Routing) -> t.FrozenSet[str]:
