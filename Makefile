@@ -61,8 +61,9 @@ test-unit: setup ## pytest; node-side code also on the oldest and newest Python 
 test-kernel: setup-nodes ## pytest: real rules and packets in network namespaces
 	@$(PYTHON) tools/test kernel -- $(ARGS)
 
-test-strange: setup ## random nodes, real packets beside verify: make test-strange SEEDS=1-2000
+test-strange: setup ## random nodes, real packets beside verify; kube-proxy moves on as many: make test-strange SEEDS=1-2000
 	@cd tests && $(if $(filter 0,$(shell id -u)),,sudo )../$(PYTHON) -m strange.run --seeds $(SEEDS) --program $(SEEDS) --ipv6 $(SEEDS) --realistic --jobs $(or $(JOBS),2) --keep-going
+	@cd tests && $(if $(filter 0,$(shell id -u)),,sudo )../$(PYTHON) -m moves.run --seeds $(SEEDS) --jobs $(or $(JOBS),2)
 
 test-vm: ## tests that ask the kernel itself, on the kernels of Debian 11, 12, 13 and sid in qemu; RELEASES="sid" ARGS="FILE -k WORD"
 	@tools/setup --vm

@@ -32,6 +32,8 @@ class Probe(t.NamedTuple):
     dport: int
     tos: int = 0
     why: str = ""
+    #: of TCP; by itself that of the first packet of a connection
+    flags: int = 2
 
     def __str__(self) -> str:
         return "%s %s:%d -> %s:%d%s%s" % (
@@ -92,7 +94,8 @@ def build(probe: Probe, number: int) -> bytes:
     protocol = 58 if six and probe.protocol == "icmp" else PROTOCOLS[probe.protocol]
     if probe.protocol == "tcp":
         options = struct.pack("!BBHBBBBIIBBBB", 2, 4, 1460, 4, 2, 8, 10, 123456 + number, 0, 1, 3, 3, 7)
-        head = struct.pack("!HH", probe.sport, probe.dport) + token + struct.pack("!IBBHHH", 0, 0xA0, 2, 64240, 0, 0)
+        head = struct.pack("!HH", probe.sport, probe.dport) + token
+        head += struct.pack("!IBBHHH", 0, 0xA0, probe.flags, 64240, 0, 0)
         body, at = head + options, 16
     elif probe.protocol == "udp":
         payload = token + b"strange"
@@ -146,6 +149,11 @@ def parse(frame: bytes) -> t.Optional[t.Tuple[int, str, str, int]]:
     return token & 0xFFFFFF, str(source), str(destination), port
 
 
+def raw(version: int) -> socket.socket:
+    """Return a socket of the namespace that the caller is in, for packets with their header."""
+    return socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+
+
 class Watch:
     """Senders in pods and listeners at all ends of a node's links. One process, sockets in many namespaces."""
 
@@ -155,9 +163,7 @@ class Watch:
         self.count = 0
         for pod in pods:
             with pod:
-                four = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-                six = socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW)
-            self.senders.append({4: four, 6: six})
+                self.senders.append({4: raw(4), 6: raw(6)})
         for name, (space, device) in ends.items():
             with space:
                 one = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
