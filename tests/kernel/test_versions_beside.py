@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import typing as t
 from pathlib import Path
 
@@ -61,14 +62,14 @@ table inet beside {
     set typed { typeof ip daddr; flags interval; elements = { 192.0.2.0/24 }; }
     set pairs { typeof ip saddr . tcp dport; flags interval; elements = { 10.0.0.0/8 . 80-90, 10.9.0.1 . 443 }; }
     set aged { type ipv4_addr; flags dynamic,timeout; timeout 1h; }
-    map marks { typeof ip daddr : meta mark; flags interval; elements = { 192.0.2.0/25 : 0x1 }; }
+    map marks { typeof ip daddr : ct mark; flags interval; elements = { 192.0.2.0/25 : 0x1 }; }
     map ways { type ipv4_addr . inet_service : verdict; flags interval; elements = { 10.0.0.0/8 . 80-90 : accept }; }
     chain seen {
         type filter hook forward priority 10;
         counter name "total"
         ip daddr @plain counter
         ip daddr @typed update @aged { ip saddr timeout 5m }
-        ip saddr . tcp dport @pairs meta mark set ip daddr map @marks
+        ip saddr . tcp dport @pairs ct mark set ip daddr map @marks
         ip daddr . tcp dport vmap @ways
         ip daddr . tcp dport vmap { 10.1.0.0/16 . 1-9 : accept }
     }
@@ -102,10 +103,16 @@ def test_each_version_reads_and_heals_beside_what_each_other_wrote(
             folder = tmp_path / name.replace(" ", "-")
             folder.mkdir()
             cells = _read_by_each(ns, nfts, folder, "iptables_nft" if name == IPTABLES else "nftables")
-        rows.append(("%s of %s" % (name, writer), cells))
+        version = _version(writer) if name == IPTABLES else "nft " + nfts[writer].version
+        rows.append(("%s of %s" % (name, version), cells))
         wrong += [(name, cell) for cell in cells if cell not in ("healed", "healed; nft crashes")]
     show_table("written by", ["read by nft %s" % nft.version for nft in nfts.values()], rows)
     assert not wrong
+
+
+def _version(writer: str) -> str:
+    command = [iptables_of(writer, "nft") / "iptables-nft", "--version"]
+    return " ".join(subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()[:2])
 
 
 def _text(writer: str, name: str) -> str:
