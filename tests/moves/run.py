@@ -80,6 +80,8 @@ class Move:
         self.modes: t.Set[str] = set()
         self.wrong: t.List[str] = []
         self.open: t.Dict[oracle.Probe, oracle.Seen] = {}
+        #: what arrives, from where to where
+        self.arrive: t.Set[t.Tuple[t.Any, ...]] = set()
         self.steps = self.sent = self.seen = 0
         #: of all since the agent's rules are there; of the last step
         self.leaked = self.leaks = self.forgotten = 0
@@ -132,12 +134,19 @@ class Move:
         """Open connections, and send again on those that are open."""
         self.steps += 1
         node = self.node
-        probes = [*node.to_services(), *node.probes(30)]
+        others = [one._replace(sport=oracle.sport(self.r)) for one in node.probes(30)]
+        probes = [*node.to_services(), *others]
         found = node.watch.send(probes)
         self.sent, self.seen = self.sent + len(probes), self.seen + len(found)
         for place, probe in enumerate(probes):
             seen = found.get(place)
-            self._judge(step, probe, seen, node.wrong(probe, seen, bool(self.modes)))
+            way = (probe.source, probe.destination, probe.protocol, probe.dport)
+            if seen is None and (way in self.arrive or node.wrong(probe, seen, bool(self.modes))):
+                seen = self._patiently(probe)
+            lost = "lost" if seen is None and way in self.arrive else ""
+            self._judge(step, probe, seen, node.wrong(probe, seen, bool(self.modes)) or lost)
+            if seen and not node.service(probe):
+                self.arrive.add(way)
             direct = not self.modes and node.service(
                 probe
             )  # kube-proxy will reject it: of no reply, it is new for ever
@@ -150,6 +159,12 @@ class Move:
             seen, before = found.get(place), self.open[probe]
             self._judge(step, probe, seen, "" if seen == before else "open before as %s" % (before,))
         self._stray(step)
+
+    def _patiently(self, probe: oracle.Probe) -> t.Optional[oracle.Seen]:
+        """Send another first packet, and wait longer: the machine may be busy."""
+        found = self.node.watch.send([probe._replace(sport=oracle.sport(self.r))], 2, 5)
+        self.sent, self.seen = self.sent + 1, self.seen + len(found)
+        return found.get(0)
 
     def _judge(self, step: str, probe: oracle.Probe, seen: t.Optional[oracle.Seen], wrong: str) -> None:
         if wrong:
