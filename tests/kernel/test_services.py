@@ -21,6 +21,7 @@ from support.services import (
     PORT,
     SERVICES,
     Services,
+    ipvs_sets,
     kube_proxy_iptables,
     kube_proxy_ipvs,
     kube_proxy_nftables,
@@ -288,6 +289,62 @@ def test_a_pod_that_reaches_itself_through_ipvs(served: Topology, family: str, e
     apply(served.node, backend="nftables", exemption=exempting, **exempt)
     seen = served.ask(s.virtual)[s.virtual]
     assert "error: timed out" in seen if exempting == "enforce" else seen == ADDRESSES[family].gateway
+
+
+@pytest.mark.parametrize(
+    ("backend", "exemption", "shape"),
+    [
+        ("iptables_nft", "accept", _kube_proxy_136),
+        ("iptables_legacy", "return", _kube_proxy_135),
+        ("nftables", "enforce", _kube_proxy_136),
+    ],
+)
+def test_kube_proxy_moves_from_ipvs_to_nftables(
+    served: Topology, backend: str, exemption: str, shape: t.Callable[[Services], str]
+) -> None:
+    """Nothing of ours changes, before and after every source is right, and nothing is untested."""
+    _need_ipvs()
+    node = served.node
+    cases = [case for family in ADDRESSES for case in _cases(family) if "host port" not in case.name]
+    variant = VARIANTS.get(backend, VARIANTS["iptables_nft"])
+    options = {"non_masquerade_cidrs": EXEMPT_RANGES, "source_cidrs": PODS, "enable_ipv6": True}
+    options.update({"backend": backend, "exemption": exemption}, **(WITH_IPVS if exemption == "enforce" else {}))
+    for s in SERVICES.values():
+        load_ipvs(node, s)
+        load_iptables(node, variant, s, INSERTED, kube_proxy_ipvs)
+    apply(node, **options)
+    _all_right(served, cases, options)
+    node.run("ipvsadm", "-C")
+    for s in SERVICES.values():
+        _unload_ipvs(node, variant, s)
+    assert apply(node, **options)["changed"] is False
+    node.run("nft", "-f", "-", stdin="".join(map(shape, SERVICES.values())))
+    assert apply(node, **options)["changed"] is False
+    _all_right(served, cases, options)
+    options.pop("except_interfaces", None)
+    apply(node, **options)
+    _all_right(served, cases, options)
+
+
+def _all_right(served: Topology, cases: t.Sequence[Case], options: t.Mapping[str, t.Any]) -> None:
+    assert {case: seen for case, seen in _wrong(served, cases).items() if seen} == {}
+    found = run_modules(served.node, [dict(options, verify=True)], module="ip_masq_info")[0]
+    assert (found["conflicts"], found["untested"]) == ([], []), found["summary"]
+
+
+def _unload_ipvs(node: Namespace, variant: Variant, s: Services) -> None:
+    """Do what kube-proxy does about its mode IPVS when it starts in another one."""
+    lines = kube_proxy_ipvs(s, INSERTED)
+    chains = [line.split()[0][1:] for line in lines if line.startswith(":")]
+    deleted = [line.replace("-I POSTROUTING 1", "-A POSTROUTING") for line in lines if not line.startswith(":")]
+    deleted = ["-D" + line[2:] for line in deleted if line.split()[1] not in chains]
+    removed = [*(":%s - [0:0]" % chain for chain in chains), *deleted, *("-X " + chain for chain in chains)]
+    node.run(variant.tool(s.family, "-restore"), "--noflush", stdin="\n".join(["*nat", *removed, "COMMIT", ""]))
+    for address in (s.virtual, s.virtual_remote):
+        node.run("ip", "address", "delete", "%s/%d" % (address, 128 if ":" in address else 32), "dev", "lo")
+    for line in ipvs_sets(s).splitlines():
+        if line.startswith("create"):
+            node.run("ipset", "destroy", line.split()[1])
 
 
 def test_enforce_warns_where_ipvs_has_services(ns: Namespace) -> None:

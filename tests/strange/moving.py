@@ -155,8 +155,13 @@ class Moving(nodes.Node):
         return ("iptables" if version == 4 else "ip6tables") + self.variant
 
     def kubelet(self, version: int) -> t.Tuple[str, str]:
-        """Return the chains of the kubelet, which stay."""
-        return self._tool(version), "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n"
+        """Return the chains of the kubelet, which stay, and a rule of a firewall.
+
+        Without any rule that needs conntrack the kernel no longer tracks a family, and what is open is not translated.
+        """
+        text = "*mangle\n:KUBE-IPTABLES-HINT - [0:0]\n:KUBE-KUBELET-CANARY - [0:0]\nCOMMIT\n"
+        text += "*filter\n-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\nCOMMIT\n"
+        return self._tool(version), text
 
     def _iptables(self, version: int) -> str:
         text = ""
