@@ -86,6 +86,8 @@ for unit; do
         case $unit in ip-masq-agent*) [ ! -e installed ] || load=loaded enabled=disabled ;; esac
         [ -e "$unit.enabled" ] && enabled=enabled
         [ -e "$unit.active" ] && active=active
+        [ -e "$unit.inactive" ] && active=inactive
+        [ -e "$unit.failed" ] && active=failed
         [ ! -e "$unit.status" ] || read -r status <"$unit.status"
         [ "$status" != 0 ] || result=success
         printf 'LoadState=%%s\nActiveState=%%s\nUnitFileState=%%s\n' "$load" "$active" "$enabled"

@@ -27,6 +27,8 @@ class Sample(t.NamedTuple):
     #: labels of the metric info, by name
     info: t.Mapping[str, str] = {}
     verification: t.Optional[Verification] = None
+    #: whether the rules have changed since
+    outdated: bool = False
     connections: t.Optional[Statistics] = None
     missing_addresses: int = 0
     #: connections removed after changes of the rules; None if that is not wanted
@@ -78,9 +80,10 @@ def _metrics(sample: Sample) -> t.Iterator[_Metric]:
         last = sample.verification
         title = "Time of the last verification."
         yield "last_verification_timestamp_seconds", "gauge", title, _one("%.3f" % last.time)
-        title = "Causes for which traffic did not match the policy in the last verification."
+    if sample.verification is not None and not sample.outdated:
+        title = "Causes for which traffic did not match the policy when last verified. Absent if rules changed since."
         yield "verification_conflicts", "gauge", title, _one(last.conflicts)
-        title = "Reasons for which the last verification could not test all traffic; 0: it tested all."
+        title = "Reasons for which not all traffic could be tested; 0: all was. Absent if rules changed since."
         yield "verification_untested", "gauge", title, _one(last.untested)
     if sample.connections is not None:
         yield from _connections(sample.connections)

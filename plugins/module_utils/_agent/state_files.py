@@ -21,6 +21,7 @@ from .._errors import NodeError
 from .._policy.policy import build
 from .._system import files
 from .._system.limited import limited
+from . import states
 from .held_locks import HeldLock
 from .paths import Paths
 from .repeated_repairs import Repeated
@@ -229,6 +230,12 @@ def read_verification(paths: Paths) -> t.Optional[Verification]:
     """Read the stored result; None if there is none, or the file is damaged."""
     last = _read_record(paths.verification_file, Verification(0.0, None, 0, 0, ""))
     return last if last is not None and last.verified in (True, False, None) else None
+
+
+def is_outdated(last: Verification, memory: Memory) -> bool:
+    """Return whether the rules have changed since a verification."""
+    change = memory.last_change
+    return states.is_outdated({"last_verification": last._asdict(), "last_change": change and change._asdict()})
 
 
 def _read_record(path: str, like: t.Any) -> t.Any:

@@ -80,7 +80,7 @@ def sentence(report: _Report, found: t.Sequence[Finding]) -> str:
 
 
 def is_outdated(report: _Report) -> bool:
-    """Return whether the rules have changed since the last verification."""
+    """Return whether the rules have changed since the last verification, which then says nothing of them."""
     last, change = report.get("last_verification"), report.get("last_change")
     return bool(last and change and change["time"] > last["time"])
 

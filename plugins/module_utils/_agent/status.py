@@ -286,7 +286,7 @@ def _verification_text(report: t.Dict[str, t.Any]) -> str:
     last = report["last_verification"]
     if last is None:
         return "no result; run ip-masq-agent verify"
-    since = "; rules have changed since" if states.is_outdated(report) or not report["in_sync"] else ""
+    since = ", before the last change of the rules" if states.is_outdated(report) else ""
     ago = states.age(time.time() - last["time"])
     return "%s (%s ago%s): %s" % (_local_time(last["time"]), ago, since, last["summary"])
 

@@ -39,6 +39,7 @@ from .state_files import (
     PATIENCE,
     Event,
     Memory,
+    is_outdated,
     read_memory,
     read_verification,
     with_last,
@@ -335,6 +336,7 @@ class _Resync:
             info["backend"] = result.backend
         if config is not None:
             info["policy_hash"] = config.digest
+        last = read_verification(self._paths)
         sample = metrics.Sample(
             in_sync=result is not None and not result.errors,
             last_success=last_success,
@@ -346,7 +348,8 @@ class _Resync:
             repairs_undone=undone,
             flushed=after.flushed if config and config.flush_conntrack != "none" else None,
             info=info,
-            verification=read_verification(self._paths),
+            verification=last,
+            outdated=last is not None and is_outdated(last, after),
             connections=conntrack.statistics(),
             missing_addresses=len(result.missing) if result is not None else 0,
             leaks=config.leaks if config and config.leaks != IGNORE else "",

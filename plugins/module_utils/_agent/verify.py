@@ -23,7 +23,7 @@ from . import snapshot
 from .effective_policy import choose_policy
 from .explain import Data, warnings
 from .paths import Paths
-from .state_files import Verification, read_verification, write_verification
+from .state_files import Verification, is_outdated, read_memory, read_verification, write_verification
 
 #: What ``--json`` prints.
 _RESULT = (
@@ -57,11 +57,13 @@ def verify(
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
     earlier = _earlier(paths) if if_changed else None
+    # Before the rules are read: a change of them meanwhile makes the result outdated.
+    begun = time.time()
     storage = inspection.Storage(_program(paths), earlier)
     found = inspection.inspect(node, lambda: choose_policy({}, None, paths), wanted, progress, storage)
     causes = explanations.causes(found["conflicts"], found.get("networks", ()))
     used_again = "tested_at" in found
-    tested_at = found.setdefault("tested_at", time.time())
+    tested_at = found.setdefault("tested_at", begun)
     result = Verification(
         tested_at,
         found["verified"],
@@ -109,6 +111,9 @@ def _earlier(paths: Paths) -> t.Optional[inspection.Earlier]:
     """Return the stored result if it can be used again: everything was tested, and all traffic matches the policy."""
     last = read_verification(paths)
     if last is None or last.verified is not True or last.untested or last.conflicts or not last.fingerprint:
+        return None
+    if is_outdated(last, read_memory(paths)):
+        # Where rules were changed and changed back, the status says so until packets are sent again.
         return None
     return inspection.Earlier(last.fingerprint, last.questions, last.time, last.leaked)
 

@@ -425,7 +425,9 @@ class TestVerify:
         assert re.search(r"^verified +2001-.* \(\d+ d ago\): 9 questions, 1 conflict$", run.out, re.MULTILINE)
         run.remember(Memory(last_change=Event(1e9 + 1, ("x",))))
         assert run("status") == cli.OK
-        assert re.search(r"^verified +2001-.* ago; rules have changed since\): 9 questions", run.out, re.MULTILINE)
+        assert re.search(
+            r"^verified +2001-.* ago, before the last change of the rules\): 9 questions", run.out, re.MULTILINE
+        )
         outdated = (
             r"IN SYNC: .* \d+ d ago, before the last change of the rules and with conflicts: run ip-masq-agent ver"
         )
