@@ -172,7 +172,7 @@ def masquerading_of_firewalld() -> None:
     found = agent("verify")
     equal("verify: firewalld that masquerades", found.returncode, 5)
     for words in (
-        "the node's address, not the pod's own address (rule of: firewalld)",
+        "the node's address, not the pod's own address (rule of firewalld)",
         "--zone trusted --remove-masquerade",
     ):
         check("verify says %r" % words, words in found.stdout, found.stdout)

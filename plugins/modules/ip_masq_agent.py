@@ -237,7 +237,7 @@ proposal:
       type: list
       elements: str
       sample:
-        - "10.8.0.0/16 sees the node's address, not the pod's own address (rule of: Calico); remedy: natOutgoing: false"
+        - "10.8.0.0/16 sees the node's address, not the pod's own address (rule of Calico); remedy: natOutgoing: false"
 verification:
   description:
     - What C(ip-masq-agent verify --json) prints, and how it ended in C(exit_status).

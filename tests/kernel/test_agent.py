@@ -600,7 +600,8 @@ class TestVerify:
         first, conflict, decided_by = done.stdout.splitlines()[:3]
         assert re.match(r"\d+ questions, 1 conflict$", first)
         assert conflict.startswith(
-            "error: 10.8.0.0/16 sees the node's address, not the pod's own address (rule of: unknown: -A POSTROUTING"
+            "error: 10.8.0.0/16 sees the node's address, not the pod's own address "
+            "(rule of an unknown program: -A POSTROUTING"
         )
         assert (
             decided_by == "  iptables_nft, table ip nat, chain POSTROUTING: -A POSTROUTING -d 10.8.0.0/16 -j MASQUERADE"

@@ -298,7 +298,7 @@ def test_calico_on_a_live_cluster_step_by_step(tmp_path: Path) -> None:
         applied = cluster.type(APPLY)
         assert applied.rc == 0, applied.said
         assert exempt(cluster.node) == ["10.233.0.0/17", "10.3.0.0/24", "10.8.0.0/16"]
-        assert "set nat_outgoing: false" in applied.said and "(rule of: Calico)" in applied.said, applied.said
+        assert "set nat_outgoing: false" in applied.said and "(rule of Calico)" in applied.said, applied.said
         before = cluster.explain()
         assert "sees the node's address" in before and "decided by: Calico" in before, before
         assert "natOutgoing: false" in before

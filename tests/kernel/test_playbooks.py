@@ -202,7 +202,7 @@ def test_nodes_on_which_other_programs_undo_the_policy_are_left_as_they_are(tmp_
             if name != "n3":
                 other = ("-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
                 node.ns.run("iptables-nft", *other)
-        undone = "10.8.0.0/16 sees the node's address, not the pod's own address (rule of: unknown: "
+        undone = "10.8.0.0/16 sees the node's address, not the pod's own address (rule of an unknown program: "
         undone += "-A POSTROUTING -d 10.8.0.0/16 -j MASQUERADE)"
         # A preview goes on by itself.
         for flags in (["-C"], ["-e", "ip_masq_agent_max_fail_percentage=70"]):

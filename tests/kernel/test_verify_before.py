@@ -64,7 +64,7 @@ def test_first_policy_is_refused_where_packets_would_show_another_one(
         assert not refused["changed"] and refused["files"] == refused["services"] == []
         assert refused["msg"] == predicted["msg"]
         assert refused["msg"].startswith("left as it is, because rules of other programs undo the policy: ")
-        assert " the node's address, not the pod's own address (rule of: %s); remedy: " % shape.owner in refused["msg"]
+        assert " the node's address, not the pod's own address (rule of %s); remedy: " % shape.owner in refused["msg"]
         assert (
             len(refused["rules"]["effects_summary"]) > 1 and refused["rules"]["effects_summary"][-1] in refused["msg"]
         )
@@ -98,9 +98,12 @@ def test_active_rules_stay_where_a_change_is_refused(node: AgentNode, topology: 
         for check in (True, False):
             refused = propose(node, check=check, **{**kept, "nonMasqueradeCIDRs": [exempt]})
             rule = "-A POSTROUTING -d %s -j MASQUERADE" % hidden
-            told = "%s sees the node's address, not the pod's own address (rule of: unknown: %s); remedy: " % (
-                hidden,
-                rule,
+            told = (
+                "%s sees the node's address, not the pod's own address (rule of an unknown program: %s); remedy: "
+                % (
+                    hidden,
+                    rule,
+                )
             )
             assert refused.get("failed") and told in refused["msg"], (owner, refused)
             assert state(node) ^ before == set()
@@ -120,7 +123,7 @@ def test_what_kubenet_left_is_deleted_later(node: AgentNode, topology: Topology)
     done = propose(node, kubelet=True, **config)
     assert not done.get("failed") and done["changed"], done
     assert (
-        " the node's address, not the pod's own address (rule of: kubenet); remedy: "
+        " the node's address, not the pod's own address (rule of kubenet); remedy: "
         in done["rules"]["effects_summary"][-1]
     )
 

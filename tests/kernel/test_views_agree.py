@@ -212,7 +212,7 @@ def of_verification(views: Views, listed: t.Mapping[str, t.Any]) -> t.Iterator[t
     yield "conflicts", {known and bool(last["conflicts"]), bool(conflicts), told, trait == states.CONFLICTS}
     yield "all tested", {known and not last["conflicts"] and not untested, trait == "matches the policy"}
     if known:
-        yield "summary", {last["summary"], row.partition(": ")[2]}
+        yield "summary", {last["summary"].partition("; remedy: ")[0], row.partition(": ")[2]}
         yield "conflicts, counted", {last["conflicts"], int(conflicts or 0)}
 
 

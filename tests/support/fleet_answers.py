@@ -37,7 +37,7 @@ def verified(conflicts: int = 0) -> t.Dict[str, t.Any]:
     """Return a last verification, of 2026-11-21."""
     summary = "31 questions, all match the policy"
     if conflicts:
-        summary = "10.8.0.0/16 sees the node's address, not the pod's own address (rule of: Calico); "
+        summary = "10.8.0.0/16 sees the node's address, not the pod's own address (rule of Calico); "
         summary += "remedy: set natOutgoing: false"
     return {
         "time": 1795233600.0,

@@ -288,7 +288,9 @@ def _verification_text(report: t.Dict[str, t.Any]) -> str:
         return "no result; run ip-masq-agent verify"
     since = ", before the last change of the rules" if states.is_outdated(report) else ""
     ago = states.age(time.time() - last["time"])
-    return "%s (%s ago%s): %s" % (_local_time(last["time"]), ago, since, last["summary"])
+    # The remedy is in the first line, where it counts.
+    found = str(last["summary"]).partition("; remedy: ")[0]
+    return "%s (%s ago%s): %s" % (_local_time(last["time"]), ago, since, found)
 
 
 def _applied_text(applied: t.Dict[str, t.Any]) -> str:

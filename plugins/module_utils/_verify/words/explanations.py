@@ -157,9 +157,9 @@ def in_words(
 
 def _cause(conflicts: t.Sequence[Data], networks: t.Sequence[t.Any]) -> str:
     one = conflicts[0]
-    rule = "no rule" if one["owner"] == NOBODY else "rule of: %s" % one["owner"]
+    rule = "no rule" if one["owner"] == NOBODY else "rule of %s" % one["owner"]
     if one["owner"] == actors.UNKNOWN.name:
-        rule += ": " + one["decided_by"]["rule"]
+        rule = "rule of an unknown program: " + one["decided_by"]["rule"]
     ranges = in_words([each["range"] for each in conflicts], networks)
     return "%s %s%s %s, not %s (%s)" % (
         ranges,

@@ -29,13 +29,13 @@ def verdict(
     causes = explanations.causes(found["conflicts"], found.get("networks", ()))
     if causes:
         one, text = causes[0]
-        return False, "%s; remedy: %s%s" % (text, one["remedy"], _more(causes))
+        return False, "%s%s; remedy: %s" % (text, _more(causes, "conflict"), one["remedy"])
     asked = "%d questions" % found["questions"]
     leaks = "".join(_leaks_in_short(rulesets, one.remedy) for one in findings if one.code == LEAKS)
     missed = found["untested"]
     if missed:
         tested = "%s match the policy; " % asked if found["questions"] else ""
-        return None, "%snot tested: %s%s%s" % (tested, missed[0]["text"], _more(missed), leaks)
+        return None, "%snot tested: %s%s%s" % (tested, missed[0]["text"], _more(missed, "reason"), leaks)
     everything = " match the policy" + leaks if leaks else ", all match the policy"
     return True, asked + everything + _since(found.get("tested_at"))
 
@@ -53,5 +53,5 @@ def _since(tested_at: t.Optional[float]) -> str:
     return " (tested at %s; nothing that they depend on has changed since)" % text
 
 
-def _more(found: t.Sequence[t.Any]) -> str:
-    return " (and %d more)" % (len(found) - 1) if found[1:] else ""
+def _more(found: t.Sequence[t.Any], what: str) -> str:
+    return " (and %d more %s%s)" % (len(found) - 1, what, "s" if found[2:] else "") if found[1:] else ""

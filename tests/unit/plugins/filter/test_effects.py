@@ -104,7 +104,7 @@ def test_what_is_not_known_is_not_nothing() -> None:
 def test_what_other_programs_undo_stands_beside_the_effects() -> None:
     one = effect("10.8.0.0/16", "node", "pod", 3)
     undone = [
-        "10.8.0.0/16 sees the node's address, not the pod's own address (rule of: Calico); remedy: "
+        "10.8.0.0/16 sees the node's address, not the pod's own address (rule of Calico); remedy: "
         "set natOutgoing: false"
     ]
 

@@ -21,7 +21,7 @@ from support.fleet_answers import MISSING, PROBLEM, asked
 fleet = FilterModule().filters()["fleet"]
 NOW = time.time()
 CAUSE = (
-    "10.8.0.0/16 sees the node's address, not the pod's own address (rule of: Calico); remedy: set natOutgoing: false"
+    "10.8.0.0/16 sees the node's address, not the pod's own address (rule of Calico); remedy: set natOutgoing: false"
 )
 MATCHES = "31 questions, all match the policy"
 UNTESTED = "30 questions match the policy; not tested: x"

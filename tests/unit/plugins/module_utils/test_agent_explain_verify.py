@@ -224,7 +224,7 @@ def test_conflict_names_rule_services_and_remedy(agent: Agent) -> None:
     limit = {"code": "tc_ebpf", "text": "eBPF programs on eth0"}
     agent.finds(verified=False, conflicts=[dict(_CONFLICT, range="11.9.0.0/16"), _CONFLICT], limits=[limit])
     assert agent.verify().lines[1:] == [
-        "error: 10.0.0.0/8, 11.9.0.0/16 see the node's address, not the pod's own address (rule of: Calico); "
+        "error: 10.0.0.0/8, 11.9.0.0/16 see the node's address, not the pod's own address (rule of Calico); "
         "remedy: set natOutgoing to false",
         "  iptables_nft, table ip nat, chain cali-nat-outgoing: -A cali-nat-outgoing -j MASQUERADE",
         "  only: tcp/443",

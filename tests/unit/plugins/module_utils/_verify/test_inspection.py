@@ -146,13 +146,13 @@ def _conflict(declared: str, seen: str, owner: str, **more: t.Any) -> t.Dict[str
     [
         ([], []),
         ([_conflict("pod", "node", "Calico"), _conflict("pod", "node", "Calico", range="10.9.0.0/16")],
-         ["10.8.0.0/15 sees the node's address, not the pod's own address (rule of: Calico); remedy: do it"]),
+         ["10.8.0.0/15 sees the node's address, not the pod's own address (rule of Calico); remedy: do it"]),
         ([_conflict("pod", "192.0.2.7", "unknown", severity="warning", sources=["10.244.1.0/25"], services=["tcp/80"])],
-         ["10.8.0.0/16 sometimes sees 192.0.2.7, not the pod's own address (rule of: unknown: -A c -j MASQUERADE); "
-          "only: tcp/80; "
+         ["10.8.0.0/16 sometimes sees 192.0.2.7, not the pod's own address (rule of an unknown program: -A c -j "
+          "MASQUERADE); only: tcp/80; "
           "only from: 10.244.1.0/25; remedy: do it"]),
         ([_conflict("node", "pod", "Calico"), _conflict("node", "pod", "none", decided_by={"rule": "-j RETURN"})],
-         ["10.8.0.0/16 sees the pod's own address, not the node's address (rule of: Calico); remedy: do it",
+         ["10.8.0.0/16 sees the pod's own address, not the node's address (rule of Calico); remedy: do it",
           "10.8.0.0/16 sees the pod's own address, not the node's address (no rule); remedy: do it"]),
     ],
 )  # fmt: skip
@@ -173,7 +173,7 @@ def test_conflicts_are_told_in_the_ranges_of_the_policy() -> None:
     conflicts = [_conflict("pod", "node", "Calico", range=one, sources=pods) for one in ranges]
     assert explanations.undone(conflicts, list(ruleset.networks[0])) == [
         "10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 except 10.3.0.0/24, 10.8.0.0/16, 10.233.0.0/17 see the node's "
-        "address, not the pod's own address (rule of: Calico); only from: 10.244.0.0/16 except 10.244.9.9/32; "
+        "address, not the pod's own address (rule of Calico); only from: 10.244.0.0/16 except 10.244.9.9/32; "
         "remedy: do it"
     ]
 
@@ -214,7 +214,7 @@ _CONFLICT = {
         (
             {"untested": [{"text": "x"}, {"text": "y"}]},
             None,
-            "10 questions match the policy; not tested: x (and 1 more)",
+            "10 questions match the policy; not tested: x (and 1 more reason)",
         ),
         (
             {"conflicts": [_CONFLICT], "untested": [{"text": "x"}]},
