@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 import pytest
@@ -13,7 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import guest_networks, senders
 from support.namespaces import Namespace
-from support.real_programs import Programs
+from support.real_programs import HEAVY, LIGHT, Programs
 from support.unnamed_namespaces import inside
 
 _LINKS = """link add eth0 type veth peer name world
@@ -73,6 +74,53 @@ grep -q '^\*nat' /etc/ufw/before.rules ||
 printf '*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.9.0.0/24 -j MASQUERADE\nCOMMIT\n' >>/etc/ufw/before.rules
 sed -i s/ENABLED=no/ENABLED=yes/ /etc/ufw/ufw.conf
 /lib/ufw/ufw-init %s
+"""
+#: systemd-networkd waits for udev unless sysfs is read-only.
+_NETWORKD = r"""
+mount -o remount,ro,bind /sys
+mkdir -p /run/systemd/netif/links /run/systemd/netif/leases /run/systemd/netif/lldp /etc/systemd/network
+chown -R systemd-network /run/systemd/netif
+printf '[NetDev]\nName=nd0\nKind=bridge\n' >/etc/systemd/network/10-nd.netdev
+printf '[Match]\nName=nd0\n[Network]\nAddress=10.40.0.1/24\nIPMasquerade=ipv4\nConfigureWithoutCarrier=yes\n' \
+    >/etc/systemd/network/10-nd.network
+"""
+_START_NETWORKD = r"""
+/lib/systemd/systemd-networkd >/tmp/log 2>&1 & daemon=$!
+until nft list table ip io.systemd.nat 2>/dev/null | grep -q 10.40.0; do sleep .2; done
+"""
+_DOCKER = r"""
+mkdir -p /etc/docker /var/lib/docker /run/containerd /var/lib/containerd
+for one in /var/lib/docker /run/containerd /var/lib/containerd; do mount -t tmpfs tmpfs $one; done
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+echo '{"userland-proxy": false, "storage-driver": "vfs"}' >/etc/docker/daemon.json
+"""
+_START_DOCKER = r"""
+dockerd >/tmp/log 2>&1 & daemon=$!
+until grep -q 'API listen' /tmp/log; do sleep .2; done
+"""
+_LIBVIRT = r"""
+mkdir -p /etc/libvirt /var/lib/libvirt/network /var/lib/libvirt/qemu /var/lib/libvirt/dnsmasq /run/libvirt
+printf 'auth_unix_ro = "none"\nauth_unix_rw = "none"\nunix_sock_group = "root"\n' >/etc/libvirt/libvirtd.conf
+printf 'libvirt-qemu:x:60:60::/:/bin/sh\nlibvirt-dnsmasq:x:61:61::/:/bin/sh\n' >>/etc/passwd
+printf 'kvm:x:62:\nlibvirt-qemu:x:60:\n' >>/etc/group
+cat >/tmp/network.xml <<'END'
+<network><name>n7</name><bridge name="virbr7"/><forward mode="nat"/>
+<ip address="10.50.0.1" netmask="255.255.255.0"/></network>
+END
+"""
+_START_LIBVIRT = r"""
+libvirtd >/tmp/log 2>&1 & daemon=$!
+until virsh -c network:///system net-list >/dev/null 2>&1; do sleep .2; done
+"""
+_SHOREWALL = r"""
+cd /etc/shorewall
+printf 'fw firewall\nnet ipv4\nloc ipv4\n' >zones
+printf '?FORMAT 2\nnet eth0\nloc cni0\n' >interfaces
+printf 'fw all ACCEPT\nloc all ACCEPT\nnet all DROP\n' >policy
+printf 'MASQUERADE 10.9.0.0/16 eth0\n' >snat
+sed -i s/STARTUP_ENABLED=No/STARTUP_ENABLED=Yes/ shorewall.conf
+mkdir -p /var/lib/shorewall /var/lock; ln -sf /bin/true /usr/bin/logger
+shorewall start 2>&1
 """
 
 
@@ -151,7 +199,34 @@ _CASES = {
         Event(_CNI, {"CNI plugin bridge or ptp": '"ipMasq": false', "CNI plugin portmap": '"snat": false'}),
     ],
     "netavark": [Event(_NETAVARK, {"podman": ""})],
+    "docker": [
+        Event(_DOCKER + _START_DOCKER, {"Docker": "in /etc/docker/daemon.json"}, ("docker0",)),
+        Event("docker network create --subnet 10.30.0.0/24 two", {"Docker": "daemon.json"}, ("docker0", "br-ID")),
+        Event("kill $daemon; wait $daemon; " + _START_DOCKER, {"Docker": "daemon.json"}, ("docker0", "br-ID")),
+    ],
+    "libvirt": [
+        Event(
+            _LIBVIRT + _START_LIBVIRT + "virsh -c network:///system net-create /tmp/network.xml",
+            {"libvirt": "virsh net-edit"},
+            ("virbr7",),
+        ),
+        Event("kill $daemon; wait $daemon; " + _START_LIBVIRT, {"libvirt": "virsh net-edit"}, ("virbr7",)),
+    ],
+    "networkd": [
+        Event(_NETWORKD + _START_NETWORKD, {"systemd-networkd": "remove IPMasquerade="}, ("nd0",)),
+        Event("kill $daemon; wait $daemon; " + _START_NETWORKD, {"systemd-networkd": "networkctl reload"}, ("nd0",)),
+    ],
+    "shorewall": [
+        # A single rule it writes to POSTROUTING itself, without a name.
+        Event(_SHOREWALL, {"unknown": "/etc/shorewall/snat"}),
+        Event(
+            "printf 'MASQUERADE 10.11.0.0/16 eth0\nMASQUERADE 10.13.0.0/16 eth0\n' >>snat; shorewall reload 2>&1",
+            {"Shorewall": "/etc/shorewall/snat"},
+        ),
+        Event("shorewall restart 2>&1", {"Shorewall": "then shorewall reload"}),
+    ],
 }
+_HEAVY = ("docker", "libvirt", "networkd", "shorewall")
 
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours-first", "ours-last"])
@@ -161,7 +236,7 @@ def test_owners(name: str, ours_first: bool) -> None:
         node.run("ip", "-batch", "-", stdin=_LINKS)
         if ours_first:
             node.run("iptables-nft-restore", "--noflush", stdin=_OURS)
-        programs = Programs(node)
+        programs = Programs(node, HEAVY if name in _HEAVY else LIGHT)
         try:
             programs.start_bus()
             for number, event in enumerate(_CASES[name]):
@@ -179,4 +254,4 @@ def test_owners(name: str, ours_first: bool) -> None:
 
 def _guests() -> t.Set[str]:
     state = node_state.read_network(guest_networks.is_wanted)
-    return {one.link for one in senders.guests(state, IPV4)}
+    return {re.sub(r"^br-[0-9a-f]{12}$", "br-ID", one.link) for one in senders.guests(state, IPV4)}

@@ -19,8 +19,11 @@ from .namespaces import Namespace
 _PATIENCE = 25
 
 _RELEASE = "bookworm"
-_PACKAGES = (
-    *("firewalld", "network-manager", "lxc", "ufw", "containernetworking-plugins", "netavark", "dbus", "dnsmasq-base"),
+#: What is unpacked together: the packages of programs.
+LIGHT = ("firewalld", "network-manager", "lxc", "ufw", "containernetworking-plugins", "netavark")
+HEAVY = ("docker.io", "shorewall", "systemd", "libvirt-daemon", "libvirt-clients")
+_EVERYWHERE = (
+    *("dbus", "dnsmasq-base"),
     *("bash", "coreutils", "dash", "gawk", "grep", "iproute2", "iptables", "libc-bin", "nftables", "procps", "sed"),
 )
 
@@ -50,7 +53,7 @@ for one in root messagebus polkitd dnsmasq systemd-network nobody; do
 done
 printf 'netdev:x:50:\n' >>etc/group
 echo 0123456789abcdef0123456789abcdef >etc/machine-id
-cp usr/share/ufw/ufw.conf usr/share/ufw/*.init usr/share/ufw/iptables/*.rules etc/ufw/
+[ ! -d etc/ufw ] || cp usr/share/ufw/ufw.conf usr/share/ufw/*.init usr/share/ufw/iptables/*.rules etc/ufw/
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . /bin/bash
 """
 
@@ -71,9 +74,12 @@ class NatRule(t.NamedTuple):
 class Programs:
     """The programs on a node. End them with ``end``."""
 
-    def __init__(self, node: Namespace) -> None:
+    def __init__(self, node: Namespace, packages: t.Sequence[str] = LIGHT) -> None:
         made = subprocess.run(
-            [ROOT / "tools/debian-tree", _RELEASE, *_PACKAGES], stdout=subprocess.PIPE, check=True, text=True
+            [ROOT / "tools/debian-tree", _RELEASE, *packages, *_EVERYWHERE],
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
         )
         tree = Path(made.stdout.strip())
         enter = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER, "sh", str(tree))

@@ -297,8 +297,9 @@ ACTORS = (
 UNKNOWN = Actor(
     "unknown",
     "find out what makes the rule (table %(table)s, chain %(chain)s): look in /etc/ufw/before.rules, "
-    "/etc/nftables.conf, /etc/iptables, units of systemd and firewall-cmd --direct --get-all-rules; if it comes back, "
-    "nft monitor shows the process (iptables-legacy: records NETFILTER_CFG of auditd)",
+    "/etc/shorewall/snat, /etc/nftables.conf, /etc/iptables, units of systemd and firewall-cmd --direct "
+    "--get-all-rules; if it comes back, nft monitor shows the process (iptables-legacy: records NETFILTER_CFG of "
+    "auditd)",
 )
 
 #: Tables, and chains in them, of programs with guests, by name alone.
