@@ -181,6 +181,8 @@ options:
         stay, and nothing answers to the missing address. With V(drop) new connections of the entry are dropped until
         the address is back, so that no other address is ever seen outside; entries must name their sources then, or
         the node itself would be cut off. Of an address range, one missing address is enough.
+      - With V(drop) it makes no difference that kube-proxy has marked packets for masquerading; those with a mark of
+        O(skip_marks) pass. So do, with O(backend=nftables), those that a NAT chain in front of ours masquerades.
       - It is for the agent. M(kubenode.ip_masq.ip_masq) refuses a policy
         with an address that is not on the node.
     type: str

@@ -166,6 +166,55 @@ def test_with_drop_no_other_address_is_seen_while_one_is_missing(
     assert not [note for note in node.status()["notes"] if "not an address" in note]
 
 
+#: As kube-proxy has it in front of our jump.
+_KUBE_PROXY = (
+    ":KUBE-POSTROUTING -",
+    "-I POSTROUTING -j KUBE-POSTROUTING",
+    "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
+    "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
+)
+_MARKS = """table ip marks {
+chain c {
+type filter hook forward priority -150
+ip daddr %s meta mark set 0x4000
+ip daddr %s meta mark set 0x200
+}
+}
+"""
+
+
+@pytest.mark.parametrize("leaks", ["ignore", "count"])
+@pytest.mark.parametrize("exemption", ["return", "accept"])
+def test_with_drop_it_does_not_matter_who_else_would_masquerade(
+    topology: Topology, node: AgentNode, variant: Variant, exemption: str, leaks: str
+) -> None:
+    """Also packets with kube-proxy's mark, and the node's own if the entry is about them; a skipped mark passes."""
+    a = ADDRESSES["ipv4"]
+    plain, (marked, skipped) = a.outside[0], (a.outside[1], a.exempt[1])
+    topology.node.run("nft", "-f", "-", stdin=_MARKS % (marked, skipped))
+    # With nftables our chain decides first, since it comes later to the same place.
+    variant.host.load(topology.node, "ipv4", *_KUBE_PROXY)
+    address(topology.node, "add")
+    sources = [a.pods, "198.51.100.0/24"]
+    policy = {
+        "backend": variant.backend,
+        "exemption": exemption,
+        "leaks": leaks,
+        "nonMasqueradeCIDRs": [a.exempt[0] + "/32"],
+        "sourceCIDRs": sources,
+        "skipMarks": ["0x200/0xf00"],
+        "snat": [{"address": FIXED["ipv4"], "sourceCIDRs": sources}],
+    }
+    node.configure(snatMissing="drop", **policy)
+    assert node.sync().returncode == IN_SYNC
+    address(topology.node, "delete")
+    assert node.sync().returncode == IN_SYNC
+    assert node.sync().stdout == "" and node.status()["in_sync"]
+    for sender, destination in ((topology.pod, plain), (topology.pod, marked), (topology.node, plain)):
+        assert connects(sender, destination, 1.0) == "", (sender, destination)
+    assert connects(topology.pod, skipped) == connects(topology.pod, a.exempt[0]) == a.pod
+
+
 @pytest.mark.parametrize("kept", ["masquerade", "keep"])
 def test_an_address_that_goes_away_later(topology: Topology, node: AgentNode, variant: Variant, kept: str) -> None:
     for family in FIXED:

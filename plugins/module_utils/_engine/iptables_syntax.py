@@ -39,8 +39,9 @@ NAT, MANGLE = "nat", "mangle"
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
 NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
 
-#: The same for the jump to our chain in the mangle table: packets that pass through the node.
+#: The same for the jump to our chain in the mangle table: packets that pass through the node. And those of the node.
 PASSING = ("-m", "addrtype", "!", "--src-type", "LOCAL", "!", "--dst-type", "LOCAL")
+OWN = ("-m", "addrtype", "--src-type", "LOCAL")
 
 #: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
 PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
@@ -96,6 +97,7 @@ def render_rule(chain: str, rule: AnyRule) -> str:
     words = ["-A", chain]
     if isinstance(rule, Guard):
         comment = comments.MARKS if rule.marks else comments.SOURCE if rule.source else comments.SKIPPED
+        comment = comments.OWN if rule.unseen_own else comment
         return " ".join([*words, *_guarded(rule), *_comment(comment), "-j", "RETURN"])
     if rule.source:
         words += ["-s", str(rule.source)]
@@ -156,6 +158,8 @@ def conntrack(state: str) -> t.Tuple[str, ...]:
 def _guarded(guard: Guard) -> t.List[str]:
     if guard.mark:
         return ["-m", "mark", "--mark", str(guard.mark)]
+    if guard.unseen_own:
+        return [*conntrack(UNSEEN), *OWN]
     return ["-m", "mark", "!", "--mark", "0x0/0x%x" % guard.marks] if guard.marks else ["-s", str(guard.source)]
 
 
@@ -170,7 +174,7 @@ def parse_rule(line: str, family: Family) -> t.Optional[AnyRule]:
     """
     words, comment = _split_comment(tokenise(line)[2:])
     words, port = _split_port(_without(NOT_LOCAL, words))
-    for guard in guards("ACCEPT", family):
+    for guard in (*guards("ACCEPT", family), Guard(unseen_own=True)):
         if not guard.dnat and words == _guarded(guard) + ["-j", "RETURN"]:
             return guard
     try:
@@ -443,6 +447,7 @@ def nat_jump(chain: str) -> Jump:
 def leak_jump(chain: str, first: bool) -> Jump:
     """Return the jump to our chain in the mangle table.
 
-    :param first: whether first packets of connections meet the chain too.
+    :param first: whether first packets of connections meet the chain too, also those of the node itself.
     """
-    return Jump(MANGLE, chain, (*conntrack(LEAK_STATES[first]), *PASSING), comments.LEAK_JUMP, strict=True)
+    passing = NOT_LOCAL if first else PASSING
+    return Jump(MANGLE, chain, (*conntrack(LEAK_STATES[first]), *passing), comments.LEAK_JUMP, strict=True)

@@ -25,6 +25,7 @@ from .iptables_syntax import (
     LEAK_STATES,
     NAT,
     NOT_LOCAL,
+    OWN,
     PASSING,
     conditions,
     conntrack,
@@ -44,12 +45,13 @@ _EQUAL = (0, 1)
 #: NF_DROP, NF_ACCEPT, and NFT_RETURN, NFT_GOTO, NFT_JUMP as unsigned 32-bit numbers
 _VERDICTS = {0: "-j DROP", 1: "-j ACCEPT", 2**32 - 5: "-j RETURN", 2**32 - 4: "-g", 2**32 - 3: "-j"}
 
-#: What our jumps match, by name, revision and data: struct xt_addrtype_info_v1 has sources and destinations (RTN_LOCAL
-#: is bit 2) and what is inverted; struct xt_conntrack_mtinfo3 has XT_CONNTRACK_STATE, and INVALID, NEW and UNTRACKED as
-#: the bits 0, 3 and 8.
+#: What our jumps and rules match, by name, revision and data: struct xt_addrtype_info_v1 has sources and destinations
+#: (RTN_LOCAL is bit 2) and what is inverted; struct xt_conntrack_mtinfo3 has XT_CONNTRACK_STATE, and INVALID, NEW and
+#: UNTRACKED as the bits 0, 3 and 8.
 _OF_JUMPS = {
     ("addrtype", 1, struct.pack("=HHI", 0, 1 << 2, 2)): NOT_LOCAL,
     ("addrtype", 1, struct.pack("=HHI", 1 << 2, 1 << 2, 3)): PASSING,
+    ("addrtype", 1, struct.pack("=HHI", 1 << 2, 0, 0)): OWN,
     ("conntrack", 3, struct.pack("=146xHHH16x", 1, 0, 0x101)): conntrack(LEAK_STATES[False]),
     ("conntrack", 3, struct.pack("=146xHHH16x", 1, 0, 0x109)): conntrack(LEAK_STATES[True]),
 }

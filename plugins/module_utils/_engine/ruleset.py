@@ -76,6 +76,8 @@ class Guard(t.NamedTuple):
     dnat: bool = False
     #: packets with this mark
     mark: t.Optional[Mark] = None
+    #: packets of the node itself that nat does not see
+    unseen_own: bool = False
 
     @property
     def is_option(self) -> bool:
@@ -188,13 +190,13 @@ class Ruleset(t.NamedTuple):
     @property
     def leak_rules(self) -> t.Tuple[AnyRule, ...]:
         """The rules of iptables for packets that nat does not see, in order; for first packets too if addresses are
-        missing.
+        missing, also those of the node itself and those that kube-proxy would masquerade.
 
         They repeat the decisions. Packets between hidden addresses, and to many destinations at once, leave no cluster.
         """
-        guards = (guard for guard in self.guards if guard.is_option or (self.missing and not guard.dnat))
-        rules: t.List[AnyRule] = [*guards]
+        rules: t.List[AnyRule] = [guard for guard in self.guards if guard.is_option]
         if self.leaks != IGNORE:
+            rules += [Guard(unseen_own=True)] if self.missing else []
             family = BY_VERSION[self.hidden[0].version]
             state = UNSEEN if self.missing else ""
             rules += [OwnRule(SKIP, network, state=state) for network in (*self.hidden, MULTICAST[family])]

@@ -248,7 +248,8 @@ def test_where_the_interface_is_not_known_connections_stay_if_it_matters(monkeyp
 def test_every_condition_of_rules_is_considered() -> None:
     """Whoever adds one has to say here whether connections tell it."""
     assert PolicyMatch._fields == ("sources", "destinations", "interfaces", "services")
-    assert set(Guard._fields) == {"marks", "source", "dnat", "mark"}
+    # No connection has packets that nat does not see.
+    assert set(Guard._fields) == {"marks", "source", "dnat", "mark", "unseen_own"}
 
 
 @pytest.mark.parametrize("mark", ["0x4000/0x4000", "0x2000/0x6000"])
