@@ -202,7 +202,7 @@ def command_line() -> None:
     equal("verify: exit status", verified.returncode, 0)
     check(
         "verify: all match the policy",
-        re.search(r"^\d+ questions, all match the policy$", verified.stdout, re.M),
+        re.search(r"^\d+ kinds of packets, all match the policy$", verified.stdout, re.M),
         verified.stdout,
     )
     equal("status: the last verification", status()["last_verification"]["verified"], True)

@@ -231,7 +231,7 @@ proposal:
     summary:
       description: The result, or why there is none, in a sentence.
       type: str
-      sample: 24 questions, all match the policy
+      sample: 24 kinds of packets, all match the policy
     undone:
       description: Where rules of other programs undo the policy. Also at the end of C(effects_summary) in RV(rules).
       type: list

@@ -371,7 +371,7 @@ summary:
   description: With O(verify=true), the result in one line. Empty without.
   returned: always
   type: str
-  sample: 214 questions, all match the policy
+  sample: 214 kinds of packets, all match the policy
 questions:
   description: How many packets O(verify=true) tested.
   returned: always

@@ -588,8 +588,12 @@ class TestVerify:
         node.sync()
         before = node.ns.run("nft", "-s", "list", "ruleset")
         done = node.command("verify")
-        assert done.returncode == 0 and re.match(r"\d+ questions, all match the policy$", done.stdout.splitlines()[0])
-        agrees = r"IN SYNC: the rules are those of the policy; verified \d s ago: \d+ questions, all match the policy\n"
+        assert done.returncode == 0 and re.match(
+            r"\d+ kinds of packets, all match the policy$", done.stdout.splitlines()[0]
+        )
+        agrees = (
+            r"IN SYNC: the rules are those of the policy; verified \d s ago: \d+ kinds of packets, all match the po"
+        )
         assert re.match(agrees, node.command("status").stdout)
 
         rule = ("POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
@@ -598,7 +602,7 @@ class TestVerify:
         done = node.command("verify")
         assert done.returncode == 5, done.stdout + done.stderr
         first, conflict, decided_by = done.stdout.splitlines()[:3]
-        assert re.match(r"\d+ questions, 1 conflict$", first)
+        assert re.match(r"\d+ kinds of packets, 1 conflict$", first)
         assert conflict.startswith(
             "error: 10.8.0.0/16 sees the node's address, not the pod's own address "
             "(rule of an unknown program: -A POSTROUTING"

@@ -69,7 +69,7 @@ def test_one_line_says_whether_they_leave_where_leaks_is_set(
     apply(topology.node, backend=variant.backend, leaks=leaks, **POLICY)
     found = _verify(topology, variant, leaks=leaks)
     assert found["verified"] is True and found["conflicts"] == []
-    assert re.match(r"\d+ questions%s$" % re.escape(words), found["summary"])
+    assert re.match(r"\d+ kinds of packets%s$" % re.escape(words), found["summary"])
     assert _leaks(found) == ([] if remedy is None else [("info", remedy)])
     for one in (_A.outside[0], ADDRESSES["ipv6"].outside[0]):
         assert ("TCP RST" in _outside(topology, one)) == (leaks != "drop")

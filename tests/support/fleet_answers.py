@@ -35,7 +35,7 @@ def asked(report: t.Optional[t.Mapping[str, t.Any]] = None, **found: t.Any) -> t
 
 def verified(conflicts: int = 0) -> t.Dict[str, t.Any]:
     """Return a last verification, of 2026-11-21."""
-    summary = "31 questions, all match the policy"
+    summary = "31 kinds of packets, all match the policy"
     if conflicts:
         summary = "10.8.0.0/16 sees the node's address, not the pod's own address (rule of Calico); "
         summary += "remedy: set natOutgoing: false"

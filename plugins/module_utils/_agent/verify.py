@@ -127,7 +127,7 @@ def _program(paths: Paths) -> str:
 def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[str]:
     """Return the result for people: one line, then the conflicts and what makes it less certain."""
     if causes:
-        yield "%d questions, %d conflict%s" % (found["questions"], len(causes), "" if len(causes) == 1 else "s")
+        yield "%d kinds of packets, %d conflict%s" % (found["questions"], len(causes), "" if len(causes) == 1 else "s")
     else:
         yield found["summary"]
     for one, text in causes:

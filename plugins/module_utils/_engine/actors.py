@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import typing as t
 
@@ -302,16 +303,19 @@ UNKNOWN = Actor(
     "auditd)",
 )
 
-#: Tables, and chains in them, of programs with guests, by name alone.
-_OF_GUESTS = [
-    tuple(re.sub(r"\(\?P<\w+>", "(?:", pattern) for pattern in place)  # a name of a group may stand in a pattern once
-    for actor in ACTORS
-    if actor.has_guests
-    for place in actor.places
-    if len(place) == 2
-]
-_TABLES_OF_GUESTS = re.compile("|".join(table for table, _chain in _OF_GUESTS))
-_CHAINS_OF_GUESTS = re.compile("|".join("(?:%s)\0(?:%s)" % place for place in _OF_GUESTS))
+
+@functools.lru_cache(maxsize=1)
+def _places_of_guests() -> t.Tuple[t.Pattern[str], t.Pattern[str]]:
+    """Return tables, and chains with their tables, of programs with guests, by name alone."""
+    places = [
+        tuple(re.sub(r"\(\?P<\w+>", "(?:", pattern) for pattern in place)  # a pattern has a group of a name once
+        for actor in ACTORS
+        if actor.has_guests
+        for place in actor.places
+        if len(place) == 2
+    ]
+    tables = "|".join(table for table, _chain in places)
+    return re.compile(tables), re.compile("|".join("(?:%s)\0(?:%s)" % place for place in places))
 
 
 def keeps_guests(table: str, chain: t.Optional[str] = None) -> bool:
@@ -319,9 +323,8 @@ def keeps_guests(table: str, chain: t.Optional[str] = None) -> bool:
 
     :param table: its name, without the family.
     """
-    if chain is None:
-        return bool(_TABLES_OF_GUESTS.fullmatch(table))
-    return bool(_CHAINS_OF_GUESTS.fullmatch("%s\0%s" % (table, chain)))
+    tables, chains = _places_of_guests()
+    return bool(tables.fullmatch(table) if chain is None else chains.fullmatch("%s\0%s" % (table, chain)))
 
 
 def owner(table: str, chain: str, rule: str = "") -> Actor:

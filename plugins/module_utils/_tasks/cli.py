@@ -300,7 +300,7 @@ def _verify(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
         max_seconds=arguments.max_seconds,
         pod_cidrs=[one for one in arguments.pod_cidrs.split(",") if one],
     )
-    progress = console.progress("%d of %d questions answered")
+    progress = console.progress("%d of %d packets sent")
     done = verify(node, paths, wanted, arguments.json, progress, arguments.if_changed)
     console.print_lines(done.lines)
     if done.not_stored:

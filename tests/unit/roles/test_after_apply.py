@@ -33,7 +33,7 @@ PLAY = """
 #: what the module returns, what is said of it, whether the role fails where that was asked for
 ENDINGS: t.Dict[str, t.Tuple[t.Optional[int], str, bool]] = {
     "matches": (0, "", False),
-    "differs": (5, "31 questions, not all", True),
+    "differs": (5, "31 kinds of packets, not all", True),
     "no_copy": (6, "not verified: no namespaces", False),
     "broken": (1, "not verified: exit status 1: it broke", False),
     "killed": (-9, "not verified: exit status -9: ", True),

@@ -30,7 +30,7 @@ def verdict(
     if causes:
         one, text = causes[0]
         return False, "%s%s; remedy: %s" % (text, _more(causes, "conflict"), one["remedy"])
-    asked = "%d questions" % found["questions"]
+    asked = "%d kinds of packets" % found["questions"]
     leaks = "".join(_leaks_in_short(rulesets, one.remedy) for one in findings if one.code == LEAKS)
     missed = found["untested"]
     if missed:

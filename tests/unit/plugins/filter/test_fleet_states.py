@@ -23,8 +23,8 @@ NOW = time.time()
 CAUSE = (
     "10.8.0.0/16 sees the node's address, not the pod's own address (rule of Calico); remedy: set natOutgoing: false"
 )
-MATCHES = "31 questions, all match the policy"
-UNTESTED = "30 questions match the policy; not tested: x"
+MATCHES = "31 kinds of packets, all match the policy"
+UNTESTED = "30 kinds of packets match the policy; not tested: x"
 TIMER, SERVICE = "ip-masq-agent.timer", "ip-masq-agent.service"
 
 

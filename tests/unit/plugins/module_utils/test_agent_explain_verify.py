@@ -73,7 +73,7 @@ _FOUND: t.Dict[str, t.Any] = {
     "limits": [],
     "health": [],
     "verified": True,
-    "summary": "9 questions, all match the policy",
+    "summary": "9 kinds of packets, all match the policy",
 }
 
 
@@ -204,9 +204,9 @@ def test_explanation_without_a_policy_names_the_family_that_was_asked_about(
 @pytest.mark.parametrize(
     ("changes", "first"),
     [
-        ({}, "9 questions, all match the policy"),
+        ({}, "9 kinds of packets, all match the policy"),
         ({"verified": None, "summary": "not verified: x"}, "not verified: x"),
-        ({"verified": False, "conflicts": [_CONFLICT]}, "9 questions, 1 conflict"),
+        ({"verified": False, "conflicts": [_CONFLICT]}, "9 kinds of packets, 1 conflict"),
     ],
 )
 def test_verification_begins_with_the_result(agent: Agent, changes: t.Dict[str, t.Any], first: str) -> None:

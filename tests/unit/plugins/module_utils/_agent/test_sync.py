@@ -405,7 +405,7 @@ class TestMetrics:
         assert info()["policy_hash"] != first["policy_hash"]
 
     def test_the_last_verification_is_counted(self, world: World) -> None:
-        write_verification(world.paths, Verification(1e9, False, 9, 2, "9 questions, 2 conflicts"))
+        write_verification(world.paths, Verification(1e9, False, 9, 2, "9 kinds of packets, 2 conflicts"))
         world.sync()
         values = world.metric_values()
         assert (values["verification_conflicts"], values["last_verification_timestamp_seconds"]) == (2, 1e9)

@@ -416,17 +416,17 @@ class TestVerify:
         assert re.search(r"^verified +no result; run ip-masq-agent verify$", run.out, re.MULTILINE)
 
     def test_status_says_that_rules_have_changed_since(self, run: Agent) -> None:
-        write_verification(run.paths, Verification(1e9, False, 9, 1, "9 questions, 1 conflict"))
+        write_verification(run.paths, Verification(1e9, False, 9, 1, "9 kinds of packets, 1 conflict"))
         run.remember(Memory(last_change=Event(1e9 - 1, ("x",))))
         assert run("status") == cli.CONFLICT
-        assert run.out.startswith("CONFLICTS: 9 questions, 1 conflict\n")
+        assert run.out.startswith("CONFLICTS: 9 kinds of packets, 1 conflict\n")
         assert run("status", "--tolerate-conflicts") == cli.OK
         assert run.out.startswith("CONFLICTS: ")
-        assert re.search(r"^verified +2001-.* \(\d+ d ago\): 9 questions, 1 conflict$", run.out, re.MULTILINE)
+        assert re.search(r"^verified +2001-.* \(\d+ d ago\): 9 kinds of packets, 1 conflict$", run.out, re.MULTILINE)
         run.remember(Memory(last_change=Event(1e9 + 1, ("x",))))
         assert run("status") == cli.OK
         assert re.search(
-            r"^verified +2001-.* ago, before the last change of the rules\): 9 questions", run.out, re.MULTILINE
+            r"^verified +2001-.* ago, before the last change of the rules\): 9 kinds of packets", run.out, re.MULTILINE
         )
         outdated = (
             r"IN SYNC: .* \d+ d ago, before the last change of the rules and with conflicts: run ip-masq-agent ver"

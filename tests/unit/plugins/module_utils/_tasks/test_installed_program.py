@@ -15,7 +15,7 @@ from support.private_node import private_paths
 
 #: what the program does, how it ends, whether traffic matches the policy, what is said
 ENDINGS: t.Dict[str, t.Tuple[str, t.Optional[int], t.Optional[bool], str]] = {
-    "matches": ("""echo '{"verified": true, "summary": "31 questions"}'""", 0, True, "31 questions"),
+    "matches": ("""echo '{"verified": true, "summary": "31 kinds of packets"}'""", 0, True, "31 kinds of packets"),
     "differs": ("""echo '{"verified": false, "summary": "not all"}'; exit 5""", 5, False, "not all"),
     "no_copy": ("""echo '{"verified": null, "summary": "not verified"}'; exit 1""", 1, None, "not verified"),
     "broken": ("echo it broke >&2; exit 1", 1, None, "not verified: exit status 1: it broke"),

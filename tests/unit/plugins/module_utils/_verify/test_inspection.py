@@ -209,12 +209,12 @@ _CONFLICT = {
 @pytest.mark.parametrize(
     ("changes", "verified", "summary"),
     [
-        ({}, True, "10 questions, all match the policy"),
-        ({"untested": [{"text": "x"}]}, None, "10 questions match the policy; not tested: x"),
+        ({}, True, "10 kinds of packets, all match the policy"),
+        ({"untested": [{"text": "x"}]}, None, "10 kinds of packets match the policy; not tested: x"),
         (
             {"untested": [{"text": "x"}, {"text": "y"}]},
             None,
-            "10 questions match the policy; not tested: x (and 1 more reason)",
+            "10 kinds of packets match the policy; not tested: x (and 1 more reason)",
         ),
         (
             {"conflicts": [_CONFLICT], "untested": [{"text": "x"}]},
@@ -235,13 +235,13 @@ def test_summary_never_says_more_than_was_tested(
 @pytest.mark.parametrize(
     ("leaks", "missed", "summary"),
     [
-        ("ignore", [], "10 questions, all match the policy"),
-        ("count", [], "10 questions match the policy; packets of no connection leave with the pod's address, and are "
-         "counted: set leaks to drop"),
-        ("drop", [], "10 questions match the policy; packets of no connection leave with the pod's address: add the "
-         "networks of these pods to source_cidrs"),
-        ("count", [{"text": "x"}], "10 questions match the policy; not tested: x; packets of no connection leave with "
-         "the pod's address, and are counted: set leaks to drop"),
+        ("ignore", [], "10 kinds of packets, all match the policy"),
+        ("count", [], "10 kinds of packets match the policy; packets of no connection leave with the pod's address, "
+         "and are counted: set leaks to drop"),
+        ("drop", [], "10 kinds of packets match the policy; packets of no connection leave with the pod's address: "
+         "add the networks of these pods to source_cidrs"),
+        ("count", [{"text": "x"}], "10 kinds of packets match the policy; not tested: x; packets of no connection "
+         "leave with the pod's address, and are counted: set leaks to drop"),
     ],
 )  # fmt: skip
 def test_summary_has_packets_without_a_connection_where_leaks_is_set(
