@@ -53,7 +53,8 @@ def find_other_chains(
         for base in base_chains:
             of_iptables = base.family != "inet" and (base.table, base.name) == (NAT, "POSTROUTING")
             mine = base.table == MANAGED_TABLE or of_iptables
-            if not mine and concerns(family, base.table, base.name, base.family == "inet"):
+            named = actors.owner(base.table, base.name).name not in _NOT_NAMED[:2]
+            if named and not mine and concerns(family, base.table, base.name, base.family == "inet"):
                 names = (base.family, shown(base.table), shown(base.name))
                 place = "table %s %s of nftables has the nat chain %s" % names
                 found["%s, %s%s" % (place, _EFFECT, _DROPS if base.drops else "")] = None
