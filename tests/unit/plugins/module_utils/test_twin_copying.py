@@ -11,6 +11,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import (
+    ipvs_services,
     kernel_modules,
     netlink,
     nf_tables,
@@ -137,7 +138,7 @@ UDP  0A60000A:0035 rr
 
 
 def test_services_of_ipvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ipvs, "_LIST", str(tmp_path / "ip_vs"))
+    monkeypatch.setattr(ipvs_services, "_LIST", str(tmp_path / "ip_vs"))
     calls: t.List[t.Sequence[str]] = []
 
     def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
