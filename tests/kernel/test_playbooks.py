@@ -473,7 +473,7 @@ def test_role_verifies_what_it_applied_in_one_remote_call(tmp_path: Path) -> Non
         for node in fleet.nodes.values():
             node.wire()
         predicted = fleet.play("apply", "-e", NODES, "--check")
-        assert predicted.rc == 0 and "questions" not in predicted.said, "verified before there was anything"
+        assert predicted.rc == 0 and "kinds of packets" not in predicted.said, "verified before there was anything"
         (tmp_path / "hosts.ini").write_text("[canary]\nn1\nn2\n")
         clean = fleet.type(
             "ansible-playbook kubenode.ip_masq.apply -i hosts.ini "

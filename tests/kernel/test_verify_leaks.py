@@ -81,7 +81,7 @@ def test_nothing_is_said_where_the_node_drops_them_itself(topology: Topology, va
     for family in ("ipv4", "ipv6"):
         topology.node.run(_tool(variant, family), "-A", "FORWARD", *_INVALID, "-j", "DROP")
     found = _verify(topology, variant, leaks="count")
-    assert found["summary"].endswith("questions, all match the policy") and _leaks(found) == []
+    assert found["summary"].endswith("kinds of packets, all match the policy") and _leaks(found) == []
     # To some destinations, and of one protocol: others still leave.
     tool = _tool(variant)
     topology.node.run(tool, "-F", "FORWARD")
