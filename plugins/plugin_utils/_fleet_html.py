@@ -79,11 +79,12 @@ def _values(nodes: t.Sequence[Node], trait: str) -> t.List[_Row]:
 def _policies(nodes: t.Sequence[Node]) -> t.List[t.Tuple[_Row, t.Dict[str, str]]]:
     """Return the policies of the nodes, each with its options."""
     rows = []
-    for policy in by_trait(nodes, "policy")[:_LISTED]:
+    policies = by_trait(nodes, "policy")
+    for policy in policies[:_LISTED]:
         backends = first_of([backend.value for backend in by_trait(policy.nodes, "backend")])
         options = {**option_texts(policy.nodes[0].policy), "backend": backends}
         rows.append((_row(named("policy", policy), policy.hosts), options))
-    return rows + [(row, {}) for row in _rest("policies", by_trait(nodes, "policy"))]
+    return rows + [(row, {}) for row in _rest("policies", policies)]
 
 
 def _rest(what: str, groups: t.Sequence[Group]) -> t.List[_Row]:

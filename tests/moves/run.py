@@ -154,9 +154,8 @@ class Move:
             self._judge(step, probe, seen, node.wrong(probe, seen, bool(self.modes)) or lost)
             if seen and not node.service(probe):
                 self.arrive.add(way)
-            direct = not self.modes and node.service(
-                probe
-            )  # kube-proxy will reject it: of no reply, it is new for ever
+            # kube-proxy will reject it: of no reply, it is new for ever
+            direct = not self.modes and node.service(probe)
             if seen and probe.protocol == "udp" and len(self.open) < 60 and not direct:
                 self.open.setdefault(probe, seen)
         old = list(self.open)

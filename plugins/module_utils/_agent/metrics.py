@@ -76,11 +76,11 @@ def _metrics(sample: Sample) -> t.Iterator[_Metric]:
     if sample.info:
         labels = ",".join('%s="%s"' % one for one in sorted(sample.info.items()))
         yield "info", "gauge", "Version, backend and policy, as labels.", [("{%s}" % labels, 1)]
-    if sample.verification is not None:
-        last = sample.verification
+    last = sample.verification
+    if last is not None:
         title = "Time of the last verification."
         yield "last_verification_timestamp_seconds", "gauge", title, _one("%.3f" % last.time)
-    if sample.verification is not None and not sample.outdated:
+    if last is not None and not sample.outdated:
         title = "Causes for which traffic did not match the policy when last verified. Absent if rules changed since."
         yield "verification_conflicts", "gauge", title, _one(last.conflicts)
         title = "Reasons for which not all traffic could be tested; 0: all was. Absent if rules changed since."

@@ -197,12 +197,12 @@ def _data_plane_rows(found: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]
     """Return the row of kube-proxy and the network plugin, and one for each thing that a mode has left."""
     modes, steps = found["kube_proxy"], found["steps"]
     shown = ["kube-proxy %s%s" % ("HALF MOVED: " if modes[1:] else "", " and ".join(modes))] if modes else []
-    parts = [", ".join(shown + found["network_plugins"])]
+    parts = list(filter(None, [", ".join(shown + found["network_plugins"])]))
     for before in dict.fromkeys(one["before"] for one in steps):
         todo = ", ".join(one["do"] for one in steps if one["before"] == before)
         parts.append("before %s: %s" % (before, todo))
-    rows = ["; ".join(filter(None, parts)), *("left: %(what)s: %(command)s" % one for one in found["leftovers"])]
-    rows = list(filter(None, rows))
+    rows = ["; ".join(parts)] if parts else []
+    rows += ["left: %(what)s: %(command)s" % one for one in found["leftovers"]]
     yield from zip(["data plane"] + [""] * len(rows), rows)
 
 

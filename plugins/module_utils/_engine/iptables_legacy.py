@@ -47,12 +47,20 @@ class IptablesLegacy(IptablesType):
         return iptables_tool.has_legacy()
 
     def is_left(self, family: Family, chain: str) -> bool:
-        there = NAT in iptables_tool.legacy_tables(family)
-        return there and chain in xtables.chain_names(xtables.read(family, NAT))
+        table = read_nat_table(family)
+        return table is not None and chain in xtables.chain_names(table)
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         tool = iptables_tool.find(node, self.name, family)
         return None if tool is None else Iptables(tool, managed)
+
+
+def read_nat_table(family: Family) -> t.Optional[xtables.XtTable]:
+    """Return the table nat; None if the kernel has none, which a look would make.
+
+    :raises NodeError: the kernel does not answer.
+    """
+    return xtables.read(family, NAT) if NAT in iptables_tool.legacy_tables(family) else None
 
 
 def _has_rules(node: Node, family: Family) -> bool:

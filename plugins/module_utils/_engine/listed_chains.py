@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import typing as t
 
-from .._system import iptables_tool, nfnetlink, xtables
+from .._system import nfnetlink, xtables
 from .._system.backend_names import IPTABLES_NFT
 from .._system.families import Family
 from .._system.nfnetlink import NftChain
 from .._system.printable import shown
+from .iptables_legacy import read_nat_table
 from .iptables_syntax import NAT
 from .nat_table import NftNat
 
@@ -21,18 +22,9 @@ class ListedChains:
     """See the module. The methods raise NodeError if the kernel does not answer."""
 
     def __init__(self) -> None:
-        self.nft = functools.lru_cache(maxsize=None)(self._nft)
-        self._legacy = functools.lru_cache(maxsize=None)(self._read_legacy)
-
-    @staticmethod
-    def _nft(family: Family) -> t.List[NftChain]:
-        """Return all chains of nf_tables that a family can meet."""
-        return nfnetlink.chains(family)
-
-    @staticmethod
-    def _read_legacy(family: Family) -> t.Optional[xtables.XtTable]:
-        """Return the nat table of iptables-legacy; one that does not exist is not read."""
-        return xtables.read(family, NAT) if NAT in iptables_tool.legacy_tables(family) else None
+        #: all chains of nf_tables that a family can meet
+        self.nft: t.Callable[[Family], t.List[NftChain]] = functools.lru_cache(maxsize=None)(nfnetlink.chains)
+        self._legacy = functools.lru_cache(maxsize=None)(read_nat_table)
 
     def names(self, variant: str, family: Family) -> t.Set[str]:
         """Return the chains of the nat table of a variant of iptables."""

@@ -22,7 +22,8 @@ from .nftables_syntax import TABLE as MANAGED_TABLE
 
 #: Owners of chains that POSTROUTING jumps to: kube-proxy masquerades what must be masqueraded, ours are known, and what
 #: an unknown chain does other checks look at.
-_NOT_NAMED = ("kube-proxy", "ip-masq-agent", actors.UNKNOWN.name)
+_EXPECTED = ("kube-proxy", "ip-masq-agent")
+_NOT_NAMED = (*_EXPECTED, actors.UNKNOWN.name)
 _EFFECT = "which may masquerade exempt traffic (its rules were not evaluated)"
 _DROPS = "; its policy drops traffic that they do not translate or accept"
 
@@ -53,8 +54,8 @@ def find_other_chains(
         for base in base_chains:
             of_iptables = base.family != "inet" and (base.table, base.name) == (NAT, "POSTROUTING")
             mine = base.table == MANAGED_TABLE or of_iptables
-            named = actors.owner(base.table, base.name).name not in _NOT_NAMED[:2]
-            if named and not mine and concerns(family, base.table, base.name, base.family == "inet"):
+            expected = mine or actors.owner(base.table, base.name).name in _EXPECTED
+            if not expected and concerns(family, base.table, base.name, base.family == "inet"):
                 names = (base.family, shown(base.table), shown(base.name))
                 place = "table %s %s of nftables has the nat chain %s" % names
                 found["%s, %s%s" % (place, _EFFECT, _DROPS if base.drops else "")] = None
