@@ -11,8 +11,6 @@ from __future__ import annotations
 import typing as t
 
 #: Of a question, where nobody names a port.
-DEFAULT_PORT = 80
-
 MAX_PORT = 0xFFFF
 MAX_PROTOCOL = 0xFF
 MAX_SERVICE = MAX_PROTOCOL << 16 | MAX_PORT

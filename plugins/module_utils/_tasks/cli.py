@@ -18,12 +18,11 @@ from .._agent.paths import Paths
 from .._agent.states import BROKEN_CONFIG, CONFLICTS, EXIT_STATUS, NOT_IN_SYNC, UNITS
 from .._agent.sync import sync
 from .._errors import ConfigError, NodeError
-from .._policy import limits
 from .._policy.snat_and_rules import RULE_PROTOCOLS
+from .._system import defaults
 from .._system.families import PORT_PROTOCOLS
 from .._system.node import Node
 from .._system.process import run
-from .._system.services import DEFAULT_PORT
 from .._version import VERSION
 from . import console
 
@@ -109,10 +108,10 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
     made.add_argument(
         "--lock-timeout",
         type=int,
-        default=5,
-        choices=range(3601),
+        default=defaults.LOCK_TIMEOUT,
+        choices=range(defaults.LONGEST_LOCK_TIMEOUT + 1),
         metavar="SECONDS",
-        help="how long to wait for the xtables lock, and for another run of this agent (default: 5)",
+        help="how long to wait for the xtables lock, and for another run of this agent (default: %(default)s)",
     )
     commands = made.add_subparsers(title="commands", metavar="COMMAND", dest="name")
     commands.required = True
@@ -147,8 +146,8 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
     )
     command.add_argument("destination", metavar="DEST", help="an IP address")
     command.add_argument("--source", metavar="SRC", help="IP address of a pod or of the node (default: a pod's)")
-    command.add_argument("--protocol", default="tcp", choices=RULE_PROTOCOLS, help="of the packet (default: tcp)")
-    command.add_argument("--port", type=int, default=DEFAULT_PORT, help="destination port (default: %(default)s)")
+    command.add_argument("--protocol", default=defaults.PROTOCOL, choices=RULE_PROTOCOLS, help="default: %(default)s")
+    command.add_argument("--port", type=int, default=defaults.PORT, help="destination port (default: %(default)s)")
     command.add_argument(
         "--proposed", metavar="FILE", help="also show what this file, in place of the configuration, would change"
     )
@@ -162,8 +161,8 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
         "for status and metrics. What could not be tested is listed.",
     )
     for name, default, metavar, words in (
-        ("--max-questions", limits.QUESTIONS, "N", "packets to send for each IP version, at most"),
-        ("--max-seconds", limits.SECONDS, "S", "end after so many seconds of CPU time"),
+        ("--max-questions", defaults.MAX_QUESTIONS, "N", "packets to send for each IP version, at most"),
+        ("--max-seconds", defaults.MAX_SECONDS, "S", "end after so many seconds of CPU time"),
     ):
         told = words + "; 0: no limit (default: %(default)s)"
         command.add_argument(name, type=int, default=default, metavar=metavar, help=told)

@@ -12,7 +12,7 @@ from .._engine.reconcile import reconcile
 from .._errors import ConfigError, IpMasqError, ProgramMissingError
 from .._policy.config_file import load
 from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
-from .._system import packages, process
+from .._system import defaults, packages, process
 from .._system.node import Node
 from .._verify.words import concerned
 from .._verify.words.other_tables import find_other_chains
@@ -26,12 +26,9 @@ FLAGS = tuple(option.name for option in POLICY_OPTIONS if option.of_module and n
 ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = dict(
     {option.name: option.argument for option in POLICY_OPTIONS if option.of_module},
     state={"type": "str", "choices": ["present", "absent"], "default": "present"},
-    lock_timeout={"type": "int", "default": 5},
+    lock_timeout={"type": "int", "default": defaults.LOCK_TIMEOUT},
     config_file={"type": "path"},
 )
-
-#: seconds; longer than any sane holder of the lock, shorter than a play should hang
-LONGEST_LOCK_TIMEOUT = 3600
 
 
 def read_config(params: Params) -> Config:
@@ -59,10 +56,10 @@ def carry_out(params: Params, check: bool) -> Done:
     :param check: only report what would be done.
     """
     present = params["state"] == "present"
-    lock_timeout = params["lock_timeout"]
+    lock_timeout, longest = params["lock_timeout"], defaults.LONGEST_LOCK_TIMEOUT
     try:
-        if not 0 <= lock_timeout <= LONGEST_LOCK_TIMEOUT:
-            raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, LONGEST_LOCK_TIMEOUT))
+        if not 0 <= lock_timeout <= longest:
+            raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, longest))
         config = read_config(params)
         if present:
             concerned.require_pods(config, file_key if params["config_file"] else str)

@@ -13,18 +13,17 @@ from .._engine.fixed_addresses import without_missing
 from .._engine.reconcile import Result, reconcile, wanted_rules
 from .._engine.ruleset import COUNT, DROP, IGNORE, Ruleset, exempt_in_the_end
 from .._errors import ConfigError, NodeError
-from .._policy import limits
 from .._policy.policy import Config
 from .._policy.values import Network, parse_cidr
-from .._system import ipvs_services, nfnetlink
+from .._system import defaults, ipvs_services, nfnetlink
 from .._system.backend_names import IPTABLES_LEGACY
 from .._system.families import FAMILIES, IPV4
 from .._system.node import Node
-from .._system.services import DEFAULT_PORT
 from .._twin import node_state, twin
 from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer
 from .questions import asking, explanation, judge, rules_in_copy, verification
 from .questions.fingerprint import fingerprint
+from .questions.verification import Limits
 from .routing import senders
 from .ways import packet_policy
 from .ways.time_limit import now
@@ -89,13 +88,13 @@ class Request(t.NamedTuple):
 
     destinations: t.Tuple[str, ...] = ()
     source: t.Optional[str] = None
-    protocol: str = "tcp"
-    port: int = DEFAULT_PORT
+    protocol: str = defaults.PROTOCOL
+    port: int = defaults.PORT
     verify: bool = False
     #: of the questions of a verification, for each IP version; 0: no limit
-    max_questions: int = limits.QUESTIONS
+    max_questions: int = defaults.MAX_QUESTIONS
     #: of a verification, in seconds; 0: no limit
-    max_seconds: int = limits.SECONDS
+    max_seconds: int = defaults.MAX_SECONDS
     #: networks in which all pods of the node lie; empty: by the routes of the node
     pod_cidrs: t.Tuple[Network, ...] = ()
 
@@ -335,7 +334,7 @@ def _ask(
         explained = explanation.explain(copy, promised, asked, until)
         found["explanations"] = [explanations.explanation(promised, one) for one in explained]
         if wanted.verify:
-            allowed = limits.Limits(wanted.max_questions, 0 if until is None else _left(until))
+            allowed = Limits(wanted.max_questions, 0 if until is None else _left(until))
             report = verification.verify(copy, promised, allowed, progress)
             found["questions"], found["questions_left_out"] = report.questions, report.left_out
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]

@@ -16,9 +16,8 @@ import typing as t
 from ..._engine.ruleset import DROP
 from ..._rules import regions
 from ..._rules.regions import Region
-from ..._system import intervals
+from ..._system import defaults, intervals
 from ..._system.intervals import Spans
-from ..._system.services import DEFAULT_PORT
 from ..._twin.values import Answer, MetRule, Question
 from ..routing.routing_lookups import LEAVES
 from ..ways.node_model import STRAYS
@@ -67,7 +66,7 @@ class LeakPackets:
             and answer.question.source not in self._asking.addresses
         ]
         asked = [
-            one._replace(protocol=kind, port=one.port or DEFAULT_PORT, stray=True) for one in known for kind in STRAYS
+            one._replace(protocol=kind, port=one.port or defaults.PORT, stray=True) for one in known for kind in STRAYS
         ]
         found = [(answer, verdict) for answer in self._put(asked) for verdict in [self._leaks(answer)] if verdict]
         if self._drops:
@@ -149,7 +148,7 @@ class LeakPackets:
         if largest and packet:
             link = self._model.link_of(found, way, packet.source)
             asked = self._asking.question(packet, largest, link)
-            yield asked._replace(protocol=kind, port=asked.port or DEFAULT_PORT, stray=True)
+            yield asked._replace(protocol=kind, port=asked.port or defaults.PORT, stray=True)
 
 
 def _number(address: str) -> int:

@@ -15,11 +15,10 @@ import typing as t
 
 from ..._engine.effects import listed_services
 from ..._engine.ruleset import DROP
-from ..._policy.limits import DEFAULT, Limits
 from ..._policy.values import PortRange
 from ..._rules import regions
 from ..._rules.regions import Region
-from ..._system import intervals
+from ..._system import defaults, intervals
 from ..._system.families import IPV4, IPV6, Family
 from ..._twin.twin import Twin
 from ..._twin.values import Answer, MetRule, Question, Unseen
@@ -79,6 +78,16 @@ class Report(t.NamedTuple):
     leaked: int = 0
 
 
+class Limits(t.NamedTuple):
+    """Questions for each family, and seconds of CPU time; 0: no limit."""
+
+    questions: int = defaults.MAX_QUESTIONS
+    seconds: float = defaults.MAX_SECONDS
+
+
+_DEFAULT = Limits()
+
+
 @contextlib.contextmanager
 def _uncollected() -> t.Iterator[None]:
     """Do without Python's search for cycles of objects: a verification makes none.
@@ -95,7 +104,7 @@ def _uncollected() -> t.Iterator[None]:
 
 
 @_uncollected()
-def verify(twin: Twin, policy: Policy, limits: Limits = DEFAULT, progress: Progress = no_progress) -> Report:
+def verify(twin: Twin, policy: Policy, limits: Limits = _DEFAULT, progress: Progress = no_progress) -> Report:
     """Ask the copy of a node all that matters, as far as the limits allow.
 
     :param progress: called with how far it is.

@@ -12,7 +12,6 @@ import time
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import limits
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
@@ -43,7 +42,7 @@ def test_rules_that_take_too_long_to_be_read_are_not_tested(monkeypatch: pytest.
     monkeypatch.setattr(verification, "NodeModel", _busy)
     monkeypatch.setattr(verification, "GRACE", 0.0)
     policy = packet_policy.Policy(dict.fromkeys(FAMILIES, ()))
-    report = verification.verify(t.cast(t.Any, Copy()), policy, limits.Limits(0, 0.01))
+    report = verification.verify(t.cast(t.Any, Copy()), policy, verification.Limits(0, 0.01))
     assert [one.code for one in report.untested] == ["time"]
     assert (report.questions, report.conflicts) == (0, ())
 
