@@ -26,7 +26,7 @@ from .questions.fingerprint import fingerprint
 from .questions.verification import Limits
 from .routing import senders
 from .ways import packet_policy
-from .ways.time_limit import now
+from .ways.cpu_time import now
 from .words import concerned, explanations, health, verdict
 from .words.health import ERROR, INFO, LEAKS, WARNING, Health
 

@@ -23,9 +23,9 @@ from ..._system.services import MAX_PORT, span, unpack
 from ..._twin.twin import Twin
 from ..._twin.values import NOT_TESTED, Answer, Question
 from ..routing.routing_lookups import LEAVES, Unknown
+from ..ways.cpu_time import TimeOverError, left, limited, now
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import Policy
-from ..ways.time_limit import TimeOverError, left, limited, now
 from ..ways.ways import DELIVERED, DROPPED, TRANSLATED, Way, Ways
 from .expected import Expected
 from .judge import Addresses, is_silent
@@ -83,7 +83,7 @@ class Asking:
         """Prepare to ask.
 
         :param limit: of questions; 0: none.
-        :param until: when the time is over, by ``time_limit.now()``; None: never.
+        :param until: when the time is over, by ``cpu_time.now()``; None: never.
         """
         self.asked = self.left_out = 0
         self.twin = twin

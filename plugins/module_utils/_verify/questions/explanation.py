@@ -19,9 +19,9 @@ from ..._twin.twin import Twin
 from ..._twin.values import NOT_TESTED, Answer, Question
 from ..routing.routing_lookups import LEAVES
 from ..routing.senders import Sender, example_pod
+from ..ways.cpu_time import left
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import Policy
-from ..ways.time_limit import left
 from ..ways.ways import Ways
 from .asking import TIED, Asking
 from .judge import Addresses, Decided, decide
@@ -70,7 +70,7 @@ def explain(
 ) -> t.List[Explained]:
     """Ask the copy of a node about single packets of one sender.
 
-    :param until: when the time is over, by ``time_limit.now()``; None: never.
+    :param until: when the time is over, by ``cpu_time.now()``; None: never.
     :raises NodeError: the copy does not answer.
     """
     addresses = Addresses(twin.state)

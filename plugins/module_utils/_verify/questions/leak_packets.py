@@ -20,9 +20,9 @@ from ..._system import defaults, intervals
 from ..._system.intervals import Spans
 from ..._twin.values import Answer, MetRule, Question
 from ..routing.routing_lookups import LEAVES
+from ..ways.cpu_time import left
 from ..ways.node_model import STRAYS
 from ..ways.packet_policy import NODE, POD
-from ..ways.time_limit import left
 from ..ways.ways import Way, Ways
 from .asking import ALL_PORTS, Asking
 from .judge import Verdict, judge

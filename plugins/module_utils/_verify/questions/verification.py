@@ -22,9 +22,9 @@ from ..._system import defaults, intervals
 from ..._system.families import IPV4, IPV6, Family
 from ..._twin.twin import Twin
 from ..._twin.values import Answer, MetRule, Question, Unseen
+from ..ways.cpu_time import TimeOverError, left, limited, now
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import NODE, Policy
-from ..ways.time_limit import TimeOverError, left, limited, now
 from ..ways.ways import Way, Ways
 from .asking import ALL_PORTS, GRACE, TEXTS, TRIES, Asking, Progress, no_progress
 from .judge import NOBODY, Blame, Verdict, decide, judge, passed

@@ -46,6 +46,7 @@ from ..._system.intervals import Spans
 from ..._system.services import MAX_PORT, span
 from ..routing.routing_lookups import LEAVES, TO_NODE, Lookups, RouteOutcome, Unknown
 from . import ipvs_services
+from .cpu_time import now
 from .flows import (
     AT_DESTINATION,
     AT_NEW_DESTINATION,
@@ -74,7 +75,6 @@ from .flows import (
     with_value,
 )
 from .indexed_rules import Block, Ready, ReadyBranch, ReadyRule, Tree, blocks_of, changed_bits, disturbs
-from .time_limit import now
 
 #: Where a way ends, besides the kinds of an outcome that lead nowhere.
 DELIVERED = "delivered"

@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.time_limit import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.cpu_time import (
     TimeOverError,
     limited,
 )
