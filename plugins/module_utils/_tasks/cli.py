@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import sys
 import typing as t
 
@@ -92,12 +93,32 @@ def main(argv: t.Sequence[str], paths: Paths, do_task: t.Callable[[str], str]) -
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names only the commands of ``--help`` where one is misspelt."""
+
+    def __init__(self, **options: t.Any) -> None:
+        super().__init__(**options)
+        #: The commands of ``--help``.
+        self.listed: t.List[str] = []
+
+    def error(self, message: str) -> t.NoReturn:
+        known = "(choose from %s)" % ", ".join(self.listed)
+        super().error(re.sub(r"\(choose from .*\)", known, message))
+
+
+def _seconds(text: str) -> int:
+    longest = defaults.LONGEST_LOCK_TIMEOUT
+    if not re.match(r"[0-9]{1,4}\Z", text) or int(text) > longest:
+        raise argparse.ArgumentTypeError("%r is not a number of seconds from 0 to %d" % (text, longest))
+    return int(text)
+
+
 def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentParser:
     """Return the parser, of which the manual page and the completion are made too.
 
     Commands without a summary are for units and Ansible: ``--help`` does not list them.
     """
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="ip-masq-agent",
         description="Keeps the IP masquerading rules of this node in sync with the configuration: traffic to exempt\n"
         "ranges is not masqueraded by the agent's chain, other traffic to remote addresses is.",
@@ -107,17 +128,19 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
     made.add_argument("--version", action="version", version="ip-masq-agent %s" % VERSION)
     made.add_argument(
         "--lock-timeout",
-        type=int,
+        type=_seconds,
         default=defaults.LOCK_TIMEOUT,
-        choices=range(defaults.LONGEST_LOCK_TIMEOUT + 1),
         metavar="SECONDS",
         help="how long to wait for the xtables lock, and for another run of this agent (default: %(default)s)",
     )
-    commands = made.add_subparsers(title="commands", metavar="COMMAND", dest="name")
+    commands = made.add_subparsers(
+        title="commands", metavar="COMMAND", dest="name", parser_class=argparse.ArgumentParser
+    )
     commands.required = True
 
     def add(name: str, run: _Command, summary: str = "", description: str = "") -> argparse.ArgumentParser:
         listed: t.Dict[str, t.Any] = {"help": summary} if summary else {}
+        made.listed.extend([name] if summary else [])
         command = commands.add_parser(name, description=description or None, **listed)
         command.set_defaults(command=run, refuse=command.error)
         return command

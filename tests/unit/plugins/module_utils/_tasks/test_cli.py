@@ -237,6 +237,11 @@ class TestUsage:
         assert run(*argv) == 2
         assert run.out == ""
         assert run.err.startswith("usage: ip-masq-agent")
+        assert len(run.err) < 500
+
+    def test_only_listed_commands_are_suggested(self, run: Agent) -> None:
+        assert run("statu") == 2
+        assert "(choose from sync, status, explain, verify, who, ports, remove)" in run.err
 
 
 class TestTask:
