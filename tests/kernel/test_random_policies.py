@@ -26,6 +26,7 @@ from strange import policies
 from support import leak_packets
 from support.modules import apply, run_module, run_modules
 from support.namespaces import Namespace
+from support.packet_effects import effect_of, is_in
 from support.topology import ADDRESSES, Topology, serving
 
 COUNT = int(os.environ.get("IP_MASQ_RANDOM_POLICIES", "12"))
@@ -102,11 +103,6 @@ INTERFACES = ("eth0", "eth+", "bond0", "bond*", "b+", "wlan0")
 Options = t.Dict[str, t.Any]
 #: family, source, destination, protocol, port
 Packet = t.Tuple[Family, str, str, str, int]
-
-
-def is_in(address: str, networks: t.Iterable[str]) -> bool:
-    """Whether one of the networks has it."""
-    return policies.within(address, networks) >= 0
 
 
 def some(rng: random.Random, values: t.Sequence[t.Any], most: int, chance: float = 0.5) -> t.List[t.Any]:
@@ -200,42 +196,6 @@ def ask(questions: t.Sequence[t.Tuple[str, str, str, int, int]]) -> t.List[str]:
             except OSError as exc:
                 answers.append(str(exc))
     return answers
-
-
-def effect_of(effects: t.Sequence[t.Dict[str, t.Any]], packet: Packet) -> t.Optional[t.Dict[str, t.Any]]:
-    """The effect that a packet without a mark has; None: nothing changes for it."""
-    family, source, destination, protocol, port = packet
-
-    def leaves_by(names: t.Sequence[str]) -> bool:
-        state = not names or names[0].startswith("!")
-        for entry in names:
-            name = entry.lstrip("!")
-            if family.by[destination] == name or (name[-1] == "*" and family.by[destination].startswith(name[:-1])):
-                state = not entry.startswith("!")
-        return state
-
-    def is_one(services: t.Sequence[str]) -> bool:
-        state = not services or services[0].startswith("!")
-        for entry in services:
-            name, _slash, ports = entry.lstrip("!").partition("/")
-            first, _dash, last = ports.partition("-")
-            if name == protocol and (not ports or int(first) <= port <= int(last or first)):
-                return not state if entry.startswith("!") else True
-        return state
-
-    found = [
-        one
-        for one in effects
-        if one["packets"] == ""
-        and is_in(destination, one["destinations"])
-        and not is_in(destination, one["destinations_except"])
-        and (not one["sources"] or is_in(source, one["sources"]))
-        and not is_in(source, one["sources_except"])
-        and leaves_by(one["out_interfaces"])
-        and is_one(one["services"])
-    ]
-    assert len(found) <= 1, found
-    return found[0] if found else None
 
 
 def words_of(effect: t.Dict[str, t.Any]) -> t.Dict[str, t.Any]:
@@ -434,7 +394,7 @@ def test_every_packet_shows_what_the_policy_says(
             if any(one["destinations_omitted"] or one["sources_omitted"] for one in effects):
                 shortened += 1
                 continue
-            effect = effect_of(effects, packet)
+            effect = effect_of(effects, *packet[1:], packet[0].by[packet[2]])
             if effect is None:
                 assert before in expected, "%s: nothing is reported that was %s" % (told, before)
             else:

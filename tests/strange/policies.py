@@ -149,16 +149,18 @@ class Policy:
         return self._masqueraded(packet)
 
     def _masqueraded(self, packet: Packet) -> Promise:
-        for entry in self._get("snat"):
-            addresses = spread(entry["address"])
-            if family(addresses[0]) != family(packet.source):
-                continue
-            if entry.get("out_interface") and not same_link(packet.link, [entry["out_interface"]]):
-                continue
-            if entry.get("source_cidrs") and within(packet.source, entry["source_cidrs"]) < 0:
-                continue
-            return Promise("fixed", addresses)
-        return Promise("node")
+        entries = self._entries(packet)
+        return Promise("fixed", spread(entries[0]["address"])) if entries else Promise("node")
+
+    def _entries(self, packet: Packet) -> t.List[t.Dict[str, t.Any]]:
+        """Return the entries of ``snat`` that match a packet."""
+        return [
+            entry
+            for entry in self._get("snat")
+            if family(spread(entry["address"])[0]) == family(packet.source)
+            and (not entry.get("out_interface") or same_link(packet.link, [entry["out_interface"]]))
+            and (not entry.get("source_cidrs") or within(packet.source, entry["source_cidrs"]) >= 0)
+        ]
 
 
 def draw(r: random.Random, links: t.Sequence[str], fixed: t.Sequence[str], pods: t.Sequence[str], ipv6: bool) -> Policy:

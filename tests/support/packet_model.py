@@ -26,13 +26,18 @@ def is_skipped(config: Config, mark: int) -> bool:
     return any(mark & one.mask == one.value for one in config.skip_marks)
 
 
-def ports(config: Config, packet: Packet) -> t.Tuple[t.Tuple[t.Any, ...], bool]:
-    """Return from which ranges the source port of a packet that is masqueraded is chosen, and whether at random."""
+def ports(config: Config, packet: Packet) -> t.Tuple[t.Tuple[t.Any, ...], t.Optional[bool]]:
+    """Return from which ranges the source port of a packet that is masqueraded is chosen, and whether at random.
+
+    None: there is a single port.
+    """
     mapping = decided(config, packet)[1]
     ranges = tuple(sorted(config.to_ports)) if packet[3] in ("tcp", "udp", "sctp") else ()
     once = tuple(sorted(set(ranges)))
     alike = len({ranges.count(one) for one in ranges}) <= 1
-    return (once if alike else ranges), config.random_fully if mapping is None else mapping == "random"
+    at_random = config.random_fully if mapping is None else mapping == "random"
+    single = bool(ranges) and all("-" not in str(one) for one in config.to_ports)
+    return (once if alike else ranges), None if single else at_random
 
 
 def decided(config: Config, packet: Packet) -> t.Tuple[str, t.Optional[str]]:

@@ -17,8 +17,8 @@ class Chosen(t.NamedTuple):
 
     #: one of them by chance, by its size; in order; empty: any port
     ranges: t.Tuple[PortRange, ...] = ()
-    #: whether at random, or the packet's own where that is free
-    at_random: bool = True
+    #: whether at random, or the packet's own where that is free; None: there is no choice
+    at_random: t.Optional[bool] = True
     #: what rules say that this collection does not write; otherwise empty
     unknown: t.Tuple[t.Any, ...] = ()
 
@@ -39,8 +39,8 @@ class Chosen(t.NamedTuple):
 
     @property
     def how(self) -> str:
-        """The way, for people; empty if it is not known."""
-        if self.unknown:
+        """The way, for people; empty if it is not known, or there is no choice."""
+        if self.unknown or self.at_random is None:
             return ""
         return "ports at random" if self.at_random else "ports kept if free"
 
@@ -61,4 +61,6 @@ def chosen(ways: t.Sequence[t.Any]) -> Chosen:
     # Named twice alone, a range is the same as once.
     once = sorted(set(ranges))
     same = len({ranges.count(one) for one in once}) == 1
-    return Chosen(tuple(once if same else sorted(ranges)), random.pop() if random else True)
+    # A single port is the same in both ways.
+    single = bool(ranges) and all(one.size == 1 for one in ranges)
+    return Chosen(tuple(once if same else sorted(ranges)), None if single else random.pop() if random else True)

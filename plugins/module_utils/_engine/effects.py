@@ -176,7 +176,7 @@ def words(pair: Pair) -> t.Tuple[str, str]:
     if all(ports) and UNKNOWN not in (before, after):
         texts = [sorted({", " + one.text for one in side if one.text}) for side in ports]
         ways = [sorted({" (%s)" % one.how for one in side if one.how}) for side in ports]
-        for added in (texts, ways):
+        for added in (texts, ways) if all(ways) else (texts,):
             if added[0] != added[1]:
                 before, after = before + "".join(added[0]), after + "".join(added[1])
     return before, after

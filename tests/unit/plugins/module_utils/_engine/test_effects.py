@@ -129,7 +129,8 @@ def expected(one: Config, other: Config, packet: Packet, mark: int = 0) -> t.Opt
         return tuple(  # type: ignore[return-value]
             word
             + (", ports " + ", ".join(map(str, ranges))) * bool(ranges and told[1] != told_after[1])
-            + (" (ports at random)" if random else " (ports kept if free)") * (told[2] != told_after[2])
+            + (" (ports at random)" if random else " (ports kept if free)")
+            * ({told[2], told_after[2]} == {True, False})
             for word, (_found, ranges, random) in ((before, told), (after, told_after))
         )
     return before, after
@@ -435,6 +436,10 @@ PORTS = {
         {"rules": [{"action": "masquerade", "protocols": ["udp"]}]},
         {"rules": [{"action": "masquerade", "protocols": ["udp"], "ports_mapping": "keep"}]},
         "0.0.0.0/0 for udp: node (ports at random) -> node (ports kept if free)",
+    ),
+    "a single port": (
+        {"to_ports": ["40000"]}, {"random_fully": False, "to_ports": ["40000"]},
+        "for all services except tcp, udp, sctp: node (ports at random) -> node (ports kept if free), open",
     ),
     "with an address": (
         {}, {"to_ports": ["3000-3999"], "snat": [{"address": "192.0.2.7"}]},
