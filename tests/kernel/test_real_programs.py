@@ -14,7 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import guest_networks, senders
 from support.namespaces import Namespace
-from support.real_programs import HEAVY, LIGHT, Programs
+from support.real_programs import HEAVY, INCUS, LIGHT, Programs
 from support.unnamed_namespaces import inside
 
 _LINKS = """link add eth0 type veth peer name world
@@ -112,6 +112,19 @@ _START_LIBVIRT = r"""
 libvirtd >/tmp/log 2>&1 & daemon=$!
 until virsh -c network:///system net-list >/dev/null 2>&1; do sleep .2; done
 """
+_INCUS = r"""
+mkdir -p /var/lib/incus /run/incus /var/log/incus /var/cache/incus
+mount -t tmpfs tmpfs /var/lib/incus
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+printf 'incus:x:70:70::/:/bin/sh\n' >>/etc/passwd
+printf 'incus:x:70:\nincus-admin:x:71:\n' >>/etc/group
+export HOME=/root
+"""
+_START_INCUS = r"""
+/usr/libexec/incus/incusd --group incus-admin >/tmp/log 2>&1 & daemon=$!
+until incus info >/dev/null 2>&1; do sleep .2; done
+"""
+_INCUS_NETWORK = "ipv4.address=10.60.%d.1/24 ipv4.nat=true ipv6.address=none"
 _SHOREWALL = r"""
 cd /etc/shorewall
 printf 'fw firewall\nnet ipv4\nloc ipv4\n' >zones
@@ -137,6 +150,8 @@ _PUBLIC, _POLICY = "--zone public --remove-masquerade", "--policy out --remove-m
 _LXC = r"printf 'USE_LXC_BRIDGE=true\nLXC_USE_NFT=%s\nLXC_BRIDGE=br9\n' >/etc/default/lxc; /usr/libexec/lxc/lxc-net "
 _SHARED = {"NetworkManager": "on br7 has the method shared"}
 _BY_LXC = {"lxc-net": "LXC_NETWORK"}
+_BY_DOCKER = {"Docker": "/etc/docker/daemon.json"}
+_BY_INCUS = {"LXD or Incus": "set ipv4.nat and ipv6.nat of its network "}
 
 _CASES = {
     "firewalld-nftables": [
@@ -200,9 +215,19 @@ _CASES = {
     ],
     "netavark": [Event(_NETAVARK, {"podman": ""})],
     "docker": [
-        Event(_DOCKER + _START_DOCKER, {"Docker": "in /etc/docker/daemon.json"}, ("docker0",)),
-        Event("docker network create --subnet 10.30.0.0/24 two", {"Docker": "daemon.json"}, ("docker0", "br-ID")),
-        Event("kill $daemon; wait $daemon; " + _START_DOCKER, {"Docker": "daemon.json"}, ("docker0", "br-ID")),
+        Event(_DOCKER + _START_DOCKER, _BY_DOCKER, ("docker0",)),
+        Event("docker network create --subnet 10.30.0.0/24 two", _BY_DOCKER, ("docker0", "br-ID")),
+        Event(
+            "docker network create --subnet 10.31.0.0/24 -o com.docker.network.bridge.name=work three",
+            _BY_DOCKER,
+            ("docker0", "br-ID"),
+        ),
+        Event("kill $daemon; wait $daemon; " + _START_DOCKER, _BY_DOCKER, ("docker0", "br-ID")),
+    ],
+    "incus": [
+        Event(_INCUS + _START_INCUS + "incus network create in7 " + _INCUS_NETWORK % 7, _BY_INCUS, ("in7",)),
+        Event("incus network create in.8 " + _INCUS_NETWORK % 8, _BY_INCUS, ("in7", "in.8")),
+        Event("kill $daemon; wait $daemon; " + _START_INCUS, _BY_INCUS, ("in7", "in.8")),
     ],
     "libvirt": [
         Event(
@@ -226,7 +251,7 @@ _CASES = {
         Event("shorewall restart 2>&1", {"Shorewall": "then shorewall reload"}),
     ],
 }
-_HEAVY = ("docker", "libvirt", "networkd", "shorewall")
+_PACKAGES = {"incus": INCUS, **dict.fromkeys(("docker", "libvirt", "networkd", "shorewall"), HEAVY)}
 
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours-first", "ours-last"])
@@ -236,7 +261,7 @@ def test_owners(name: str, ours_first: bool) -> None:
         node.run("ip", "-batch", "-", stdin=_LINKS)
         if ours_first:
             node.run("iptables-nft-restore", "--noflush", stdin=_OURS)
-        programs = Programs(node, HEAVY if name in _HEAVY else LIGHT)
+        programs = Programs(node, _PACKAGES.get(name, LIGHT))
         try:
             programs.start_bus()
             for number, event in enumerate(_CASES[name]):

@@ -18,10 +18,10 @@ from .namespaces import Namespace
 #: seconds
 _PATIENCE = 25
 
-_RELEASE = "bookworm"
-#: What is unpacked together: the packages of programs.
-LIGHT = ("firewalld", "network-manager", "lxc", "ufw", "containernetworking-plugins", "netavark")
-HEAVY = ("docker.io", "shorewall", "systemd", "libvirt-daemon", "libvirt-clients")
+#: What is unpacked together: a release, and packages of programs.
+LIGHT = ("bookworm", "firewalld", "network-manager", "lxc", "ufw", "containernetworking-plugins", "netavark")
+HEAVY = ("bookworm", "docker.io", "shorewall", "systemd", "libvirt-daemon", "libvirt-clients")
+INCUS = ("trixie", "incus", "tar")
 _EVERYWHERE = (
     *("dbus", "dnsmasq-base"),
     *("bash", "coreutils", "dash", "gawk", "grep", "iproute2", "iptables", "libc-bin", "nftables", "procps", "sed"),
@@ -76,14 +76,13 @@ class Programs:
 
     def __init__(self, node: Namespace, packages: t.Sequence[str] = LIGHT) -> None:
         made = subprocess.run(
-            [ROOT / "tools/debian-tree", _RELEASE, *packages, *_EVERYWHERE],
+            [ROOT / "tools/debian-tree", *packages, *_EVERYWHERE],
             stdout=subprocess.PIPE,
             check=True,
             text=True,
         )
         tree = Path(made.stdout.strip())
         enter = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _ENTER, "sh", str(tree))
-        self._node = node
         self._shell = subprocess.Popen(
             node.argv(*enter), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -119,11 +118,11 @@ class Programs:
     def rules(self) -> t.List[NatRule]:
         """Return the rules of the node that translate sources, as their tools list them."""
         found = []
-        for line in self._node.run("iptables-nft-save", "-t", "nat").splitlines():
+        for line in self.do("iptables-nft-save -t nat").splitlines():
             if re.match(r"-A .* -j (MASQUERADE|SNAT)", line):
                 found.append(NatRule("nat", line.split()[1], line))
         table = chain = ""
-        for line in self._node.run("nft", "list", "ruleset").splitlines():
+        for line in self.do("nft list ruleset").splitlines():  # another version may crash on what this one wrote
             words = line.split()
             table = " ".join(words[1:3]) if words[:1] == ["table"] else table
             chain = words[1] if words[:1] == ["chain"] else chain

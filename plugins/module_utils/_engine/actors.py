@@ -36,6 +36,9 @@ class Actor(t.NamedTuple):
 #: The program whose left-over rule the role deletes with the kubelet.
 KUBENET = "kubenet"
 
+#: Docker's bridges can have any name: none of an uplink, and none that network plugins give.
+_DOCKERS = r"^DOCKER|-s \S+ ! -o (docker|br-|(?!eth|en|bond|wl|tun|wg|cni|cbr|kube)\S+ -j (MASQUERADE|SNAT))"
+
 #: The first one that fits owns a rule: what has names of its own stands before what is known by its text.
 ACTORS = (
     Actor(
@@ -196,7 +199,7 @@ ACTORS = (
     Actor(
         "Docker",
         'give its bridges ranges that hold no pod ("bip", "default-address-pools" in /etc/docker/daemon.json)',
-        ((r"nat", r"POSTROUTING|DOCKER(-.*)?", r"! -o (docker|br-)|^DOCKER"), (r"docker-bridges", r".*")),
+        ((r"nat", r"POSTROUTING|DOCKER(-.*)?", _DOCKERS), (r"docker-bridges", r".*")),
         has_guests=True,
     ),
     Actor(

@@ -28,8 +28,8 @@ def _find(
     nft: t.Tuple[nf_tables.NftTable, ...], legacy: t.Tuple[xtables.XtTable, ...], family: Family
 ) -> t.AbstractSet[Spans]:
     known = Known(family)
-    read = [_nft(table, known) for table in nft]
-    read += [_legacy(table, known) for table in legacy if table.family == family]
+    read = [_nft(table, known) for table in nft if actors.keeps_guests(table.name)]
+    read += [_legacy(table, known) for table in legacy if actors.keeps_guests(table.name)]
     return {
         (span,)
         for table in read
@@ -48,8 +48,6 @@ def is_wanted(table: str) -> bool:
 
 def _nft(table: nf_tables.NftTable, known: Known) -> t.Optional[RuleTable]:
     """Return the rules of a table that are in chains of such programs."""
-    if not actors.keeps_guests(table.name):
-        return None
     names = (netlink.attributes(body)[nf_tables.CHAIN_NAME] for body in table.chains)
     theirs = {name for name in names if actors.keeps_guests(table.name, netlink.name(name))}
     if not theirs:
@@ -59,8 +57,6 @@ def _nft(table: nf_tables.NftTable, known: Known) -> t.Optional[RuleTable]:
 
 
 def _legacy(table: xtables.XtTable, known: Known) -> t.Optional[RuleTable]:
-    if not actors.keeps_guests(table.name):
-        return None
     read = xt_tables.read(table, known)
     if read is None:
         return None

@@ -42,6 +42,10 @@ _NAT = "nat POSTROUTING -A POSTROUTING "
         ("docker-bridges nat-postrouting-out__docker0", "Docker", "default-address-pools"),
         (_NAT + "-o br-1f -m addrtype --src-type LOCAL -j MASQUERADE", "Docker", "userland-proxy"),
         (_NAT + "-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE", "Docker", "default-address-pools"),
+        (_NAT + "-s 10.31.0.0/24 ! -o work -j MASQUERADE", "Docker", "default-address-pools"),
+        (_NAT + "-s 10.31.0.0/24 ! -o work -j SNAT --to-source 192.0.2.7", "Docker", "default-address-pools"),
+        (_NAT + "-s 10.244.1.0/24 ! -o cni0 -j MASQUERADE", "unknown", "table nat, chain POSTROUTING"),
+        (_NAT + "-s 10.244.0.0/16 ! -o eth1 -j MASQUERADE", "unknown", "table nat, chain POSTROUTING"),
         (
             _NAT + "-s 172.17.0.2/32 -d 172.17.0.2/32 -p tcp -m tcp --dport 80 -j MASQUERADE",
             "Docker",
