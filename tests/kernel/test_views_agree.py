@@ -205,6 +205,8 @@ def of_verification(views: Views, listed: t.Mapping[str, t.Any]) -> t.Iterator[t
     yield "verified", {bool(last), listed["verified_at"] is not None, not row.startswith("no result")}
     (trait,) = listed["traits"]["verification"]
     yield "outdated", {outdated, trait.startswith("before the last"), "before the last change of the rules" in row}
+    differs = bool(last) and not outdated and not report["in_sync"]
+    yield "rules differ", {differs, "but the rules differ now" in row}
     conflicts, untested = (metrics.get(("verification_" + name, ())) for name in ("conflicts", "untested"))
     known = bool(last) and not outdated
     yield "a result that holds", {known, conflicts is not None, untested is not None}

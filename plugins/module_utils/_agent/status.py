@@ -286,7 +286,8 @@ def _verification_text(report: t.Dict[str, t.Any]) -> str:
     last = report["last_verification"]
     if last is None:
         return "no result; run ip-masq-agent verify"
-    since = ", before the last change of the rules" if states.is_outdated(report) else ""
+    since = "" if report["in_sync"] else ", but the rules differ now"
+    since = ", before the last change of the rules" if states.is_outdated(report) else since
     ago = states.age(time.time() - last["time"])
     # The remedy is in the first line, where it counts.
     found = str(last["summary"]).partition("; remedy: ")[0]
