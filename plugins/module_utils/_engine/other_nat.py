@@ -111,5 +111,5 @@ def remarks_elsewhere(rules: t.Iterable[OtherRule], backend: str, exemption: str
 
 def _remark(subject: str, rule: OtherRule, effect: str) -> Remark:
     hidden = "; it has conditions that iptables does not print" if rule.partial else ""
-    text = "%s also matches this traffic (%s%s): %s. Remove the rule unless it is intended"
+    text = "%s also matches this traffic (%s%s): %s. A verification names the program and the remedy"
     return Remark(text % (subject, rule.rule, hidden, effect), rule.source)
