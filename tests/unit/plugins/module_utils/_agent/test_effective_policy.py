@@ -69,6 +69,18 @@ def test_text_that_is_going_to_be_the_file_is_used_in_its_place(tmp_path: Path) 
         read_policy(read_from(tmp_path), Memory(), '{"masqLinkLocal": 3}')
 
 
+def test_a_policy_of_options_alone_is_refused_in_their_words(tmp_path: Path) -> None:
+    text = '{"exemption": "accept"}'
+    with pytest.raises(
+        ConfigError, match="^exemption: accept also keeps .*; source_cidrs is not set: set source_cidrs"
+    ):
+        read_policy(read_from(tmp_path), Memory(), text)
+    (tmp_path / "config.d").mkdir()
+    (tmp_path / "config.d" / "a.json").write_text('{"masqLinkLocal": true}')
+    with pytest.raises(ConfigError, match="^%s: exemption: .*; sourceCIDRs is not set" % (tmp_path / "config")):
+        read_policy(read_from(tmp_path), Memory(), text)
+
+
 def test_error_names_all_files_that_went_into_it(tmp_path: Path) -> None:
     (tmp_path / "config.d").mkdir()
     (tmp_path / "config").write_text('{"cidrLimit": 1, "nonMasqueradeCIDRs": ["10.0.0.0/8"]}')
