@@ -11,15 +11,18 @@ expressions shows whether what was printed is complete.
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import re
 import struct
 import typing as t
 
-from .._system import nfnetlink
+from .._rules.nft_sets import value, verdict
+from .._rules.rules import ACCEPT, DROP, GOTO, JUMP, RETURN
+from .._system import netlink, nfnetlink
 from .._system.families import IPV4, IPV6, Family
-from .._system.netlink import Attributes, attributes
-from .._system.nfnetlink import Expression
+from .._system.netlink import number
+from .._system.nfnetlink import NftRule
+from .._system.nft_expressions import META_KEYS, Named, of_rule
 from .iptables_syntax import (
     DESTINATION_PORT,
     LEAK_STATES,
@@ -38,12 +41,13 @@ _FIELDS = {IPV4: {9: (1, "-p"), 12: (4, "-s"), 16: (4, "-d")}, IPV6: {6: (1, "-p
 _NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
 #: Offset and length of the destination port in the headers of tcp, udp and sctp.
 _DESTINATION_PORT = (2, 2)
-#: NFT_META_MARK, IIF, OIF, IIFNAME, OIFNAME, L4PROTO
-_META = {3: "-m mark", 4: "-i", 5: "-o", 6: "-i", 7: "-o", 16: "-p"}
+_META = {"mark": "-m mark", "iif": "-i", "oif": "-o", "iifname": "-i", "oifname": "-o", "l4proto": "-p"}
 #: NFT_CMP_EQ, NFT_CMP_NEQ
 _EQUAL = (0, 1)
-#: NF_DROP, NF_ACCEPT, and NFT_RETURN, NFT_GOTO, NFT_JUMP as unsigned 32-bit numbers
-_VERDICTS = {0: "-j DROP", 1: "-j ACCEPT", 2**32 - 5: "-j RETURN", 2**32 - 4: "-g", 2**32 - 3: "-j"}
+_VERDICTS = {DROP: "-j DROP", ACCEPT: "-j ACCEPT", RETURN: "-j RETURN", GOTO: "-g", JUMP: "-j"}
+#: By the first letters of an expression's name, its bytes in front of what a rule compares with or has counted: rules
+#: of a long chain differ in nothing else.
+_HEADS = {b"cmp\0": 32, b"coun": 16}
 
 #: What our jumps and rules match, by name, revision and data: struct xt_addrtype_info_v1 has sources and destinations
 #: (RTN_LOCAL is bit 2) and what is inverted; struct xt_conntrack_mtinfo3 has XT_CONNTRACK_STATE, and INVALID, NEW and
@@ -92,10 +96,7 @@ class NftNat:
         """Read the rules of a chain; None if there is no such chain."""
         if not nfnetlink.has_chain(self._family, self._table, chain):
             return None
-        return [
-            KernelRule(rule.handle, *_judge(rule.expressions, self._family))
-            for rule in nfnetlink.rules(self._family.number, self._table, chain)
-        ]
+        return list(_judged(nfnetlink.rules(self._family.number, self._table, chain), self._family))
 
     def references(self, chain: str) -> int:
         """Return how many rules of any chain lead to a chain; 0 if it is not there."""
@@ -110,13 +111,37 @@ class NftNat:
         return nfnetlink.is_dormant(self._family, self._table)
 
 
-@functools.lru_cache(maxsize=1024)
-def _judge(expressions: t.Tuple[Expression, ...], family: Family) -> t.Tuple[t.Tuple[str, ...], bool]:
+def _judged(rules: t.Iterable[NftRule], family: Family) -> t.Iterator[KernelRule]:
+    """Judge rules; those that differ in nothing but what they compare with or have counted are judged once."""
+    layouts: t.Dict[int, t.List[slice]] = {}
+    known: t.Dict[bytes, t.Tuple[t.Tuple[str, ...], bool]] = {}
+    for handle, expressions in rules:
+        key = b"".join([expressions[part] for part in layouts.get(len(expressions), [slice(None)])])
+        if key not in known:
+            layouts[len(expressions)] = layout = list(_layout(expressions))
+            key = b"".join([expressions[part] for part in layout])
+            known[key] = _judge(expressions, family)
+        yield KernelRule(handle, *known[key])
+
+
+def _layout(expressions: bytes) -> t.Iterator[slice]:
+    """Return the parts of a rule without what it compares with or has counted."""
+    start = place = 0
+    for _kind, element, whole in netlink.pieces(expressions):
+        head = _HEADS.get(element[4:8])
+        if head:
+            yield slice(start, place + head)
+            start = place + len(whole)
+        place += len(whole)
+    yield slice(start, place)
+
+
+def _judge(expressions: bytes, family: Family) -> t.Tuple[t.Tuple[str, ...], bool]:
     """Return words and completeness of a rule."""
     letters, words = "", ""
-    for expression in expressions:
-        judge = _JUDGES.get(expression.name, _unknown)
-        letter, text = judge(dict(expression.data), family)
+    for name, data in of_rule(expressions):
+        judge = _JUDGES.get(name)
+        letter, text = _payload(data, family) if name == "payload" else judge(data) if judge else _UNKNOWN
         letters += letter
         words += " " + text
     return tuple(words.split()), re.match(_WHOLE, letters) is not None
@@ -125,83 +150,66 @@ def _judge(expressions: t.Tuple[Expression, ...], family: Family) -> t.Tuple[t.T
 _UNKNOWN = ("?", "")
 
 
-def _unknown(_found: Attributes, _family: str) -> t.Tuple[str, str]:
+def _match(data: Named) -> t.Tuple[str, str]:
+    name = netlink.name(data.get("name", b""))
+    if name == "comment":
+        return "M", ""
+    return "M", " ".join(_OF_JUMPS.get((name, number(data.get("rev")), data.get("info", b"")), ("-m", name)))
+
+
+def _target(data: Named) -> t.Tuple[str, str]:
+    return "V", "-j " + netlink.name(data.get("name", b""))
+
+
+def _immediate(data: Named) -> t.Tuple[str, str]:
+    if number(data.get("dreg")) != 0:  # no verdict, but a value for a later expression
+        return "N", ""
+    with contextlib.suppress(KeyError):
+        action = verdict(data["data"])
+        if action is not None:
+            return "V", ("%s %s" % (_VERDICTS[action.kind], action.chain)).strip()
     return _UNKNOWN
 
 
-def _number(found: Attributes, kind: int) -> int:
-    return int.from_bytes(found.get(kind, b""), "big")
+def _nat(data: Named) -> t.Tuple[str, str]:
+    # NFT_NAT_SNAT
+    return ("V", "-j SNAT") if number(data.get("type")) == 0 else _UNKNOWN
 
 
-def _match(found: Attributes, _family: str) -> t.Tuple[str, str]:
-    # NFTA_MATCH_NAME, NFTA_MATCH_REV, NFTA_MATCH_INFO
-    name = nfnetlink.string(found.get(1, b""))
-    if name == "comment":
-        return "M", ""
-    return "M", " ".join(_OF_JUMPS.get((name, _number(found, 2), found.get(3, b"")), ("-m", name)))
-
-
-def _target(found: Attributes, _family: str) -> t.Tuple[str, str]:
-    # NFTA_TARGET_NAME
-    return "V", "-j " + nfnetlink.string(found.get(1, b""))
-
-
-def _immediate(found: Attributes, _family: str) -> t.Tuple[str, str]:
-    # NFTA_IMMEDIATE_DREG, where it is not the verdict but a value for a later expression
-    if _number(found, 1) != 0:
-        return "N", ""
-    # in NFTA_IMMEDIATE_DATA, NFTA_DATA_VERDICT: NFTA_VERDICT_CODE, NFTA_VERDICT_CHAIN
-    verdict = attributes(attributes(found.get(2, b"")).get(2, b""))
-    words = _VERDICTS.get(_number(verdict, 1))
-    return _UNKNOWN if words is None else ("V", ("%s %s" % (words, nfnetlink.string(verdict.get(2, b"")))).strip())
-
-
-def _nat(found: Attributes, _family: str) -> t.Tuple[str, str]:
-    # NFTA_NAT_TYPE (NFT_NAT_SNAT)
-    return ("V", "-j SNAT") if _number(found, 1) == 0 else _UNKNOWN
-
-
-def _payload(found: Attributes, family: Family) -> t.Tuple[str, str]:
-    # NFTA_PAYLOAD_DREG, where it is a load and no write; NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN
-    if 1 in found and (_number(found, 2), _number(found, 3), _number(found, 4)) == (
-        _TRANSPORT_HEADER,
-        *_DESTINATION_PORT,
-    ):
+def _payload(data: Named, family: Family) -> t.Tuple[str, str]:
+    base, offset, size = (number(data.get(key)) for key in ("base", "offset", "len"))
+    if "dreg" in data and (base, offset, size) == (_TRANSPORT_HEADER, *_DESTINATION_PORT):
         return "L", "-m " + DESTINATION_PORT
-    length, words = _FIELDS[family].get(_number(found, 3), (0, ""))
-    if 1 not in found or _number(found, 2) != _NETWORK_HEADER or not 1 <= _number(found, 4) <= length:
+    length, words = _FIELDS[family].get(offset, (0, ""))
+    if "dreg" not in data or base != _NETWORK_HEADER or not 1 <= size <= length:
         return _UNKNOWN
     return "L", words
 
 
-def _meta(found: Attributes, _family: str) -> t.Tuple[str, str]:
-    # NFTA_META_DREG, where it is a load and no write; NFTA_META_KEY
-    words = _META.get(_number(found, 2))
-    return ("L", words) if words and 1 in found else _UNKNOWN
+def _meta(data: Named) -> t.Tuple[str, str]:
+    key = number(data.get("key"))
+    words = _META.get(META_KEYS[key]) if key < len(META_KEYS) else None
+    return ("L", words) if words and "dreg" in data else _UNKNOWN
 
 
-def _bitwise(found: Attributes, _family: str) -> t.Tuple[str, str]:
-    # NFTA_BITWISE_OP (NFT_BITWISE_BOOL), and in NFTA_BITWISE_XOR, NFTA_DATA_VALUE: iptables prints the mask alone
-    changed = any(attributes(found.get(5, b"")).get(1, b""))
-    return _UNKNOWN if changed or _number(found, 6) != 0 else ("B", "")
+def _bitwise(data: Named) -> t.Tuple[str, str]:
+    # iptables prints the mask alone
+    return _UNKNOWN if any(value(data.get("xor"))) or number(data.get("op")) else ("B", "")
 
 
-def _compare(found: Attributes, _family: str) -> t.Tuple[str, str]:
-    # NFTA_CMP_OP
-    return ("C", "") if _number(found, 2) in _EQUAL else _UNKNOWN
+def _compare(data: Named) -> t.Tuple[str, str]:
+    return ("C", "") if number(data.get("op")) in _EQUAL else _UNKNOWN
 
 
-_JUDGES: t.Dict[str, t.Callable[[Attributes, Family], t.Tuple[str, str]]] = {
-    "counter": lambda _found, _family: ("N", ""),
+_JUDGES: t.Mapping[str, t.Callable[[Named], t.Tuple[str, str]]] = {
+    "counter": lambda _data: ("N", ""),
     "match": _match,
     "target": _target,
     "immediate": _immediate,
-    "masq": lambda _found, _family: ("V", "-j MASQUERADE"),
+    "masq": lambda _data: ("V", "-j MASQUERADE"),
     "nat": _nat,
-    "payload": _payload,
     "meta": _meta,
     "bitwise": _bitwise,
     "cmp": _compare,
-    # NFTA_RANGE_OP is where NFTA_CMP_OP is.
     "range": _compare,
 }

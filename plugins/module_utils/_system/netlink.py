@@ -91,20 +91,16 @@ def network_word(kind: int, value: int) -> bytes:
     return attribute(kind, struct.pack("!I", value))
 
 
-def spans(data: bytes, begin: int, end: int) -> t.Iterator[t.Tuple[int, int, int]]:
-    """Return type, and first and last place of the value, of each attribute in a part of a message, in order."""
+def pieces(data: bytes) -> t.Iterator[t.Tuple[int, bytes, bytes]]:
+    """Return the type and value of each attribute, in order, and all its bytes."""
+    begin, end = 0, len(data)
     while begin + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, begin)
         if length < 4:
             return
-        yield kind & _TYPE, begin + 4, min(begin + length, end)
-        begin += (length + 3) & ~3
-
-
-def pieces(data: bytes) -> t.Iterator[t.Tuple[int, bytes, bytes]]:
-    """Return the type and value of each attribute, in order, and all its bytes."""
-    for kind, first, last in spans(data, 0, len(data)):
-        yield kind, data[first:last], data[first - 4 : (last + 3) & ~3]
+        following = begin + ((length + 3) & ~3)
+        yield kind & _TYPE, data[begin + 4 : begin + length], data[begin:following]
+        begin = following
 
 
 def split(data: bytes) -> t.Iterator[t.Tuple[int, bytes]]:

@@ -5,15 +5,16 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import typing as t
 
 from .._errors import NodeError
-from .._system import netlink, nf_tables, nfnetlink, nft_expressions, xtables
+from .._system import netlink, nf_tables, nfnetlink, xtables
 from .._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT, NFTABLES
 from .._system.families import BY_NUMBER
 from .._system.iptables_tool import find_tool
-from .._system.nft_expressions import expression
+from .._system.nft_expressions import Named, expression, of_rule
 from .._system.node import Node
 from .._system.process import Runner, which
 from .._system.xtables import HOOKS
@@ -218,16 +219,17 @@ class Rules:
                 self._chains[key] = {number: _effect(rule.target.name, rule.target.info) for number, rule in listed}
             else:
                 rules = nfnetlink.rules(*key[1:])
-                effects = ((rule.handle, map(_of_expression, rule.expressions)) for rule in rules)
+                effects = (
+                    (rule.handle, itertools.starmap(_of_expression, of_rule(rule.expressions))) for rule in rules
+                )
                 self._chains[key] = {handle: next(filter(None, found), "") for handle, found in effects}
         return self._chains[key]
 
 
-def _of_expression(expression: nfnetlink.Expression) -> str:
-    if expression.name != "target":
-        return _effect(expression.name, b"")
-    target = nft_expressions.named("target", dict(expression.data))
-    return _effect(netlink.name(target.get("name", b"")), target.get("info", b""))
+def _of_expression(name: str, data: Named) -> str:
+    if name == "target":
+        name = netlink.name(data.get("name", b""))
+    return _effect(name, data.get("info", b""))
 
 
 def _effect(name: str, info: bytes) -> str:
