@@ -80,7 +80,8 @@ class Machine:
         monkeypatch.setattr(listed_chains, "NftNat", lambda family: self.nat[NFT, family])
         monkeypatch.setattr(nfnetlink, "chains", lambda _family: [])
         monkeypatch.setattr(nfnetlink, "has_chain", lambda family, _table, name: name in self.nat[NFT, family].chains)
-        monkeypatch.setattr(xtables, "read", lambda family, _table: self.nat[LEGACY, family])
+        monkeypatch.setattr(xtables, "read", self._legacy)
+        monkeypatch.setattr(xtables, "used_chains", lambda nat: [name for name, rules in nat.chains.items() if rules])
         monkeypatch.setattr(xtables, "chain_names", lambda nat: set(nat.chains))
         monkeypatch.setattr(xtables, "jumps", lambda nat, chain: list(filter(None, map(target, nat.chains[chain]))))
         # No connection is open.
@@ -93,6 +94,15 @@ class Machine:
     def _table(self, family: str, table: str = "nat") -> t.Optional[Nat]:
         """Return what the kernel says of a table of iptables-nft."""
         return self.nat[NFT, family] if table == "nat" else self.nat[NFT, family].mangle
+
+    def _legacy(self, family: str, table: str) -> Nat:
+        """Return what the kernel says of a table of iptables-legacy."""
+        nat = self.nat[LEGACY, family]
+        if table != "nat":
+            placed = self.elsewhere.items()
+            nat = nat.mangle if table == "mangle" and nat.mangle else Nat(LEGACY, table=table)
+            nat = Nat(LEGACY, {**nat.chains, **{at[3]: one for at, one in placed if at[:3] == (LEGACY, family, table)}})
+        return nat
 
     def node(self) -> Node:
         """Return what the collection sees of it."""

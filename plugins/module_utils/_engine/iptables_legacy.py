@@ -15,15 +15,6 @@ from .backend import Backend, Managed
 from .iptables_backend import Iptables, IptablesType
 from .iptables_syntax import NAT
 
-#: Builtin chains by table; a rule in any of them means that this variant is in use.
-_BUILTIN = {
-    "nat": ("POSTROUTING", "PREROUTING", "OUTPUT", "INPUT"),
-    "filter": ("FORWARD", "INPUT", "OUTPUT"),
-    "mangle": ("FORWARD", "PREROUTING", "POSTROUTING", "INPUT", "OUTPUT"),
-    "raw": ("PREROUTING", "OUTPUT"),
-    "security": ("FORWARD", "INPUT", "OUTPUT"),
-}
-
 
 class IptablesLegacy(IptablesType):
     """See ``backend.BackendType``."""
@@ -39,7 +30,7 @@ class IptablesLegacy(IptablesType):
         """
         if used_before == IPTABLES_NFT:
             return self.has_hint(node)
-        return used_before == self.name or any(_has_rules(node, family) for family in FAMILIES)
+        return used_before == self.name or any(map(_has_rules, FAMILIES))
 
     def kernel_supports(self, node: Node) -> bool:
         """Return whether the kernel has legacy tables, after an attempt to load them: by default, none from 6.17 on."""
@@ -63,10 +54,5 @@ def read_nat_table(family: Family) -> t.Optional[xtables.XtTable]:
     return xtables.read(family, NAT) if NAT in iptables_tool.legacy_tables(family) else None
 
 
-def _has_rules(node: Node, family: Family) -> bool:
-    tool = iptables_tool.find(node, IPTABLES_LEGACY, family)
-    return tool is not None and any(
-        "\n-A " in "\n" + tool.list_chain(chain, table).stdout
-        for table in iptables_tool.legacy_tables(family)
-        for chain in _BUILTIN.get(table, ())
-    )
+def _has_rules(family: Family) -> bool:
+    return any(xtables.used_chains(xtables.read(family, table)) for table in iptables_tool.legacy_tables(family))
