@@ -9,16 +9,17 @@ the bits that a packet has in all four classes are the decisions that match it, 
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import typing as t
 
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, Mark
+from .._rules.regions import Partition, partition
 from .._system import intervals
 from .._system.families import BY_VERSION, PROTOCOL_NAMES, PROTOCOLS, Family
 from .._system.intervals import Spans
 from .._system.services import MAX_SERVICE, span
-from .mark_sets import MarkSet, partition
+from . import mark_sets
+from .mark_sets import MarkSet
 from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, PolicyMatch, Ruleset, matches_interface
 
 #: Beside SKIP, EXEMPT and MASQUERADE: rules that could not be read decide; a packet does not leave.
@@ -104,32 +105,18 @@ class Classes:
 
         :param members: by bit; None matches all numbers.
         """
-        toggled: t.Dict[int, int] = {0: 0}
-        for place, member in enumerate(members):
-            bit = 1 << place
-            for first, last in ((0, highest),) if member is None else member:
-                toggled[first] = toggled.get(first, 0) ^ bit
-                toggled[last + 1] = toggled.get(last + 1, 0) ^ bit
+        parts = partition(members)
+        bits = {places: sum(1 << place for place in places) for places in parts.values}
+        self._parts = Partition(parts.starts, [bits[places] for places in parts.values])
         self._highest = highest
-        self._starts: t.List[int] = []
-        self._bits: t.List[int] = []
-        now = 0
-        for start in sorted(toggled):
-            now ^= toggled[start]
-            if start <= highest and (not self._bits or self._bits[-1] != now):
-                self._starts.append(start)
-                self._bits.append(now)
 
     def of(self, number: int) -> int:
         """Return the bits of a number."""
-        return self._bits[bisect.bisect_right(self._starts, number) - 1]
+        return self._parts.of(number)
 
-    def all(self) -> t.Dict[int, t.List[t.Tuple[int, int]]]:
+    def all(self) -> t.Dict[int, Spans]:
         """Return the intervals of each class."""
-        found: t.Dict[int, t.List[t.Tuple[int, int]]] = {}
-        for start, end, bits in zip(self._starts, [*self._starts[1:], self._highest + 1], self._bits):
-            found.setdefault(bits, []).append((start, end - 1))
-        return found
+        return dict(self._parts.divide(((0, self._highest),)))
 
 
 class Cell(t.NamedTuple):
@@ -282,7 +269,7 @@ class Comparison:
         }
         # A ruleset without decisions leaves everything.
         counted = {bits: marks for bits, marks in counted.items() if bits and marks}
-        return partition(counted, self._service_marks if of_services else ())
+        return mark_sets.partition(counted, self._service_marks if of_services else ())
 
     def products(self, left: int = 0) -> t.List[Product]:
         """Return all packets that are treated differently, each in one product.
@@ -310,7 +297,7 @@ class Comparison:
                             found.setdefault((source, service), set()).add(name)
         return [product for key, found in cells.items() for product in _joined(key, found)]
 
-    def _painted(self, bits: int, destinations: t.Dict[int, t.List[t.Tuple[int, int]]]) -> t.List[t.Tuple[Pair, Spans]]:
+    def _painted(self, bits: int, destinations: t.Dict[int, Spans]) -> t.List[t.Tuple[Pair, Spans]]:
         """Return the destinations that are treated differently by these decisions, by how."""
         found: t.Dict[Pair, t.List[t.Tuple[int, int]]] = {}
         for number, pairs in destinations.items():

@@ -143,7 +143,7 @@ def _effect(
     )
 
 
-def _spans(classes: t.Dict[int, t.List[t.Tuple[int, int]]], chosen: t.FrozenSet[int]) -> t.Optional[Spans]:
+def _spans(classes: t.Dict[int, Spans], chosen: t.FrozenSet[int]) -> t.Optional[Spans]:
     if len(chosen) == len(classes):
         return None
     return intervals.of(interval for one in chosen for interval in classes[one])

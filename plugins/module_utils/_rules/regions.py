@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import bisect
-import random
 import typing as t
 
 from .._system import intervals
 from .._system.intervals import Spans
+
+if t.TYPE_CHECKING:
+    import random
 
 T = t.TypeVar("T")
 
