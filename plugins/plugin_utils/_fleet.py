@@ -13,7 +13,8 @@ import typing as t
 from ..module_utils._agent import states
 from ..module_utils._agent.states import CONFLICTS, FAILING, IN_SYNC, NOT_TESTED, UNITS, first_of_lines, rule_line
 from ..module_utils._policy.policy import POLICY_OPTIONS
-from ._names import first_of, grouped, one_line
+from ..module_utils._system.printable import first_of
+from ._names import grouped, one_line
 from ._role_variables import PREFIX
 
 #: Where the playbooks keep what a node answered.

@@ -11,9 +11,10 @@ from pathlib import Path
 import jinja2
 
 from ..module_utils._agent.states import CONFLICTS, NOT_TESTED
+from ..module_utils._system.printable import first_of
 from ._fleet import GOOD, TRAITS, Group, Node, by_kind, by_mode, by_state, by_trait, matching, named
 from ._fleet_policies import option_texts
-from ._names import cut, first_of, some_of, thousands
+from ._names import cut, some_of, thousands
 
 #: Characters of a list of hosts, and of a reason in the list of groups.
 _HOSTS, _REASON = 240, 400

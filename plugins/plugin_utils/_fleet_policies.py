@@ -8,8 +8,9 @@ from __future__ import annotations
 import typing as t
 
 from ..module_utils._policy.policy import POLICY_OPTIONS, build
+from ..module_utils._system.printable import first_of
 from ._fleet import Group, Node, by_trait
-from ._names import cut, first_of, grouped, one_line
+from ._names import cut, grouped, one_line
 
 #: Groups of a name, entries of a list, characters of what differs.
 _GROUPS, _ENTRIES, _DIFFERENCE = 3, 2, 80

@@ -14,9 +14,10 @@ import typing as t
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.policy import RESERVED_CIDRS, RFC1918_CIDRS
 from ..module_utils._policy.values import show
+from ..module_utils._system.printable import first_of
 from ._kubespray_remarks import remarks
 from ._kubespray_values import Values, is_template, readable
-from ._names import first_of, some_of
+from ._names import some_of
 from ._networks import uncovered
 
 #: Addresses of a node in the inventory. Not main_ip and other facts: they are there only after kubespray ran, and the

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import typing as t
 
+from ..module_utils._system.printable import first_of
 from ._kubespray_values import DEFAULTS, Values
-from ._names import first_of
 
 _ENFORCE = "set ip_masq_agent_exemption: enforce"
 #: kube_network_plugin -> the interfaces of pods, as it names them

@@ -14,9 +14,6 @@ from ..module_utils._system.printable import shown
 #: Characters of a list of hosts in a message.
 WIDTH = 60
 
-#: So many values, then a count.
-SHOWN = 5
-
 Key = t.TypeVar("Key")
 Value = t.TypeVar("Value")
 
@@ -62,12 +59,6 @@ def grouped(pairs: t.Iterable[t.Tuple[Key, Value]]) -> t.Dict[Key, t.List[Value]
     for key, value in pairs:
         found.setdefault(key, []).append(value)
     return found
-
-
-def first_of(values: t.Sequence[str], shown: int = SHOWN) -> str:
-    """Return the first of some values that are no names of hosts, and how many more there are."""
-    left = len(values) - shown
-    return ", ".join(values[:shown]) + (" and %s more" % thousands(left) if left > 0 else "")
 
 
 def _runs(names: t.Sequence[str]) -> t.List[_Run]:

@@ -23,7 +23,7 @@ from ..module_utils._policy.policy import NULL_REFUSED, POLICY_OPTIONS, Config, 
 from ..module_utils._policy.values import Network, check_log_size
 from ..module_utils._system import intervals
 from ..module_utils._system.families import FAMILIES
-from ._names import first_of
+from ..module_utils._system.printable import first_of
 from ._networks import read_networks, uncovered, uncovered_entries
 
 PREFIX = "ip_masq_agent_"

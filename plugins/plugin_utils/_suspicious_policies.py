@@ -9,7 +9,8 @@ import typing as t
 
 from ..module_utils._policy.policy import RFC1918_CIDRS
 from ..module_utils._policy.values import Network, parse_cidr
-from ._names import first_of, some_of
+from ..module_utils._system.printable import first_of
+from ._names import some_of
 from ._networks import MISSING, overlaps, said_twice, uncovered
 from ._role_variables import PREFIX, Checked, exempt
 

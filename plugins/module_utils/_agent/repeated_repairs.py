@@ -18,7 +18,7 @@ from .._engine.backend import ActionKind
 from .._engine.reconcile import Change, Result
 from .._system import other_agents_running
 from .._system.backend_names import IPTABLES_LEGACY, VARIANTS
-from .._system.printable import shown
+from .._system.printable import first_of, shown
 from .._system.process import Runner
 
 #: Seconds for which a repair is remembered. Other places are looked at once an hour only.
@@ -118,10 +118,8 @@ def describe(change: Change) -> t.Iterator[str]:
 
 
 def _repair(change: Change, actions: t.Sequence[str], now: float) -> Repeated:
-    first = change.plan.actions[0]
-    more = " and %d more" % (len(actions) - 1) if actions[1:] else ""
     checksum = zlib.crc32("\n".join(actions).encode("utf-8", "surrogateescape"))
-    what = "%s: %s%s" % (first.action, first.rule, more)
+    what = first_of(["%s: %s" % (one.action, one.rule) for one in change.plan.actions], 1)
     return Repeated(change.family, change.backend, what, checksum, now, now, 1, now)
 
 

@@ -20,6 +20,7 @@ from .._policy.snat_and_rules import as_written
 from .._policy.values import AUTO_PORTS
 from .._system import conntrack
 from .._system.node import Node
+from .._system.printable import first_of
 from .._verify.words import concerned
 from .._verify.words.other_tables import find_other_chains
 from .._version import VERSION
@@ -253,8 +254,7 @@ def _rules_text(report: t.Dict[str, t.Any]) -> str:
 
 
 def _some(cidrs: t.Sequence[str]) -> str:
-    more = " and %d more" % (len(cidrs) - _SHOWN_CIDRS) if len(cidrs) > _SHOWN_CIDRS else ""
-    return (", ".join(cidrs[:_SHOWN_CIDRS]) or "none") + more
+    return first_of(cidrs, _SHOWN_CIDRS) or "none"
 
 
 def _family_lines(found: t.Dict[str, t.Any], leaks: str) -> t.Iterator[str]:

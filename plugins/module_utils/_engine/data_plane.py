@@ -20,6 +20,7 @@ from .._system import families, ipsets, ipvs_services
 from .._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT, NFTABLES, VARIANTS
 from .._system.families import FAMILIES, IPV4, Family
 from .._system.node import Node
+from .._system.printable import first_of
 from . import actors
 from .iptables_syntax import NAT
 from .listed_chains import ListedChains
@@ -119,7 +120,7 @@ class _Rules:
             if left:
                 tool = family.iptables + variant.replace("iptables_", "-")
                 command = _REMOVE_CHAINS % {"save": tool + "-save", "restore": tool + "-restore"}
-                self.leftovers.append(LeftBehind("%s, %s: %s" % (family, variant, _some("chain", left)), command))
+                self.leftovers.append(LeftBehind("%s, %s: chain %s" % (family, variant, first_of(left, 1)), command))
         jumps = self._listed.jumps(variant, family, "POSTROUTING")
         self._add({actors.owner(NAT, one).name for one in jumps}, variant)
 
@@ -146,10 +147,6 @@ def _has_link(name: str) -> bool:
     return os.path.isdir("/proc/sys/net/ipv4/conf/" + name)  # PyPy has no socket.if_nametoindex
 
 
-def _some(what: str, names: t.Sequence[str]) -> str:
-    return "%s %s" % (what, names[0]) + (" and %d more" % (len(names) - 1) if len(names) > 1 else "")
-
-
 def _half_moved(modes: t.Sequence[str]) -> t.Iterator[LeftBehind]:
     if len(modes) > 1:
         yield LeftBehind("kube-proxy is half moved: rules of %s at once" % " and ".join(modes), _RESTART)
@@ -164,7 +161,7 @@ def _of_ipvs(modes: t.Sequence[str]) -> t.Iterator[LeftBehind]:
     with contextlib.suppress(NodeError):
         left = sorted(one for one in ipsets.names() if re.fullmatch(_SETS, one))
         if left:
-            yield LeftBehind(_some("ipset", left), _REMOVE_SETS)
+            yield LeftBehind("ipset " + first_of(left, 1), _REMOVE_SETS)
 
 
 def _steps(node: Node, config: Config, modes: t.Sequence[str]) -> t.Iterator[StepBefore]:

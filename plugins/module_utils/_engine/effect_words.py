@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._system import pod_names
+from .._system.printable import first_of
 from . import range_words
 
 #: Packets of an effect that belong to no connection.
@@ -58,8 +59,8 @@ def _ranges(effect: Returned, key: str) -> str:
 
 def _listed(entries: t.Sequence[str], noun: str) -> str:
     if not entries[0].startswith("!"):
-        return range_words.listed([one.replace("!", "not ") for one in entries])
+        return first_of([one.replace("!", "not ") for one in entries])
     return "all %s except %s" % (
         noun,
-        range_words.listed([one[1:] if one[0] == "!" else "not " + one for one in entries]),
+        first_of([one[1:] if one[0] == "!" else "not " + one for one in entries]),
     )

@@ -16,6 +16,7 @@ from .._policy.policy import Config
 from .._policy.snat_and_rules import address_ranges, addresses
 from .._policy.values import MASQUERADE, AddressRange
 from .._system.node_addresses import Address, node_addresses
+from .._system.printable import first_of
 
 #: By value of the option snat_missing, what an address is missing for.
 _CONSEQUENCES = {
@@ -37,8 +38,7 @@ def require_addresses(config: Config) -> None:
     for option, position, entry in address_ranges(config):
         gone = _missing(entry, known)
         if gone:
-            listed = ", ".join(map(str, known[:_SHOWN])) or "none"
-            listed += " and %d more" % (len(known) - _SHOWN) if len(known) > _SHOWN else ""
+            listed = first_of(known, _SHOWN) or "none"
             raise ConfigError(
                 "%s: entry %d: %s is not an address of this node, which has %s: add it (ip address add %s/%d dev "
                 "INTERFACE), or correct the entry" % (option, position, gone[0], listed, gone[0], gone[0].max_prefixlen)

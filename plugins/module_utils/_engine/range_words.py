@@ -13,6 +13,7 @@ import typing as t
 from .._system import intervals, pod_names
 from .._system.families import Family
 from .._system.intervals import Spans
+from .._system.printable import first_of
 
 #: So many networks are listed in a sentence.
 SHOWN = 5
@@ -159,18 +160,12 @@ def in_words(
 
 
 def words(within: t.Sequence[str], without: t.Sequence[str], omitted: int) -> str:
-    """Return the parts of ``Ranges`` as one text, as ``listed``."""
+    """Return the parts of ``Ranges`` as one text, of many the first ones."""
     if not without:
-        return listed(within, omitted)
+        return first_of(within, SHOWN, omitted)
     # Left out is from the longer list.
     of_within = omitted if len(within) >= len(without) else 0
-    return "%s except %s" % (listed(within, of_within), listed(without, omitted - of_within))
-
-
-def listed(entries: t.Sequence[str], omitted: int = 0) -> str:
-    """Return a list as text: of many the first ones, and how many more there are, with those that were omitted."""
-    left = len(entries) - SHOWN + omitted
-    return ", ".join(entries[:SHOWN]) + (" and %s more" % format(left, ",") if left > 0 else "")
+    return "%s except %s" % (first_of(within, SHOWN, of_within), first_of(without, SHOWN, omitted - of_within))
 
 
 def shortest(some: Spans, family: Family, limit: int, written: t.Optional[Written] = None) -> Ranges:

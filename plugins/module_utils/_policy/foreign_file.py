@@ -13,6 +13,7 @@ import itertools
 import re
 import typing as t
 
+from .._system.printable import first_of
 from .policy import file_key_hint, is_policy_key
 from .values import show
 
@@ -32,9 +33,8 @@ def refusal(data: t.Mapping[str, t.Any]) -> str:
     if found:
         return found
     hints = [(show(key), file_key_hint(key)) for key in itertools.islice(data, _SHOWN)]
-    keys = ", ".join("%s (%s)" % pair if pair[1] else pair[0] for pair in hints)
-    more = " and %d more" % (len(data) - _SHOWN) if len(data) > _SHOWN else ""
-    return "no key of it is known: %s%s; write keys such as nonMasqueradeCIDRs, or {} for the defaults" % (keys, more)
+    keys = first_of(["%s (%s)" % pair if pair[1] else pair[0] for pair in hints], _SHOWN, len(data) - len(hints))
+    return "no key of it is known: %s; write keys such as nonMasqueradeCIDRs, or {} for the defaults" % keys
 
 
 def several_documents(documents: t.Sequence[t.Any]) -> str:

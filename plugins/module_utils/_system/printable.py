@@ -13,6 +13,12 @@ def shown(line: str) -> str:
     return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
+def first_of(values: t.Sequence[object], most: int = 5, omitted: int = 0) -> str:
+    """Return the first of some values, and how many more there are, with those that were omitted."""
+    left = len(values) - most + omitted
+    return ", ".join(map(str, values[:most])) + (" and %s more" % format(left, ",") if left > 0 else "")
+
+
 def shown_all(lines: t.Sequence[str]) -> t.Tuple[str, ...]:
     """Return many lines, each as ``shown``."""
     return tuple(lines) if "".join(lines).isprintable() else tuple(shown(line) for line in lines)

@@ -18,13 +18,11 @@ from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Option
 from .._policy.values import show
 from .._system import systemd
 from .._system.node import Node
+from .._system.printable import first_of
 from .._system.process import Runner, run
 from . import installed_program
 from .node_paths import find_paths
 from .task_result import Done, Params
-
-#: Entries of a list that a difference shows.
-_SHOWN = 5
 
 
 def carry_out(params: Params, check: bool) -> Done:
@@ -124,9 +122,7 @@ def _entry(key: Option, entry: t.Any) -> str:
 def _shown(value: t.Any) -> str:
     """Return a value for people, shortened."""
     if isinstance(value, (list, tuple)):
-        left = len(value) - _SHOWN
-        entries = [one if isinstance(one, str) else json.dumps(one) for one in value[:_SHOWN]]
-        return (", ".join(entries) or "none") + (" and %d more" % left if left > 0 else "")
+        return first_of([one if isinstance(one, str) else json.dumps(one) for one in value]) or "none"
     if value is None:
         return "not set"
     return value if isinstance(value, str) else json.dumps(value)

@@ -19,6 +19,7 @@ from .._system import netlink
 from .._system.families import BY_NUMBER, IPV6, of_address
 from .._system.netlink import Message, Netlink
 from .._system.node_addresses import GET_ADDRESS, IFA, IFA_ADDRESS, Address, address_of
+from .._system.printable import first_of
 from .._system.routes import ANYCAST, UNICAST, Routes
 
 _NEW_ADDRESS = 20
@@ -287,9 +288,8 @@ def write_routes(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
 
 
 def _named_routes(bodies: t.Sequence[bytes]) -> str:
-    found = [str(route.destination) for route in routes(Routing((), (), tuple(bodies)))]
-    more = " and %d more" % (len(found) - _SHOWN) if found[_SHOWN:] else ""
-    return "%s %s%s" % ("route" if len(found) == 1 else "routes", ", ".join(found[:_SHOWN]), more)
+    found = [route.destination for route in routes(Routing((), (), tuple(bodies)))]
+    return "%s %s" % ("route" if len(found) == 1 else "routes", first_of(found, _SHOWN))
 
 
 def _settle(kernel: Netlink, wanted: t.Iterable[bytes], same: t.Mapping[int, int], attempts: int) -> t.List[bytes]:

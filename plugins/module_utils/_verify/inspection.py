@@ -19,6 +19,7 @@ from .._system import defaults, ipvs_services, nfnetlink
 from .._system.backend_names import IPTABLES_LEGACY
 from .._system.families import FAMILIES, IPV4
 from .._system.node import Node
+from .._system.printable import first_of
 from .._twin import node_state, twin
 from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer
 from .questions import asking, explanation, judge, rules_in_copy, verification
@@ -256,8 +257,8 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
         return
     actions = [action for change in result.changes for action in change.plan.actions]
     if actions and not policy.proposed:
-        text = "active rules differ from the configuration: %s: %s" % (actions[0].action, actions[0].rule)
-        yield Health("out_of_sync", ERROR, text + (" and %d more" % (len(actions) - 1) if actions[1:] else ""), _SYNC)
+        differing = first_of(["%s: %s" % (one.action, one.rule) for one in actions], 1)
+        yield Health("out_of_sync", ERROR, "active rules differ from the configuration: " + differing, _SYNC)
     for note in policy.notes + result.notes:
         yield Health("note", INFO, note, "")
     if policy.failure:

@@ -9,7 +9,7 @@ import contextlib
 import typing as t
 
 from ..._engine.other_nat import Remark
-from ..._engine.range_words import in_words, listed
+from ..._engine.range_words import in_words
 from ..._engine.ruleset import exempt_spans, from_config, matches_interface
 from ..._errors import ConfigError, NodeError
 from ..._policy.policy import Config, has_every_address
@@ -17,6 +17,7 @@ from ..._policy.values import EXEMPT
 from ..._system import fixed_source_ports, intervals
 from ..._system.families import FAMILIES, IPV6, Family, of_address
 from ..._system.intervals import Spans
+from ..._system.printable import first_of
 from ..._twin.node_state import NodeState
 from ..routing import senders
 from .health import INFO, WARNING, Health
@@ -92,9 +93,9 @@ def concerns(config: Config, state: NodeState) -> t.Iterator[Health]:
         return
     others = ["the node itself", *_guests(state, config.families)]
     ports = fixed_source_ports.udp_servers() if config.random_fully or config.to_ports else ()
-    servers = "; its UDP servers on %s send from other ports" % listed(list(map(str, ports))) if ports else ""
+    servers = "; its UDP servers on %s send from other ports" % first_of(ports) if ports else ""
     mounted = _mounted(config)
-    servers += "; NFS servers that want a port below 1024 refuse it: %s" % listed(mounted) if mounted else ""
+    servers += "; NFS servers that want a port below 1024 refuse it: %s" % first_of(mounted) if mounted else ""
     yield Health(
         "all_sources",
         INFO,
