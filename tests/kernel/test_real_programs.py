@@ -9,7 +9,7 @@ import re
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import actors
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import rule_owners
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import guest_networks, senders
@@ -268,7 +268,7 @@ def test_owners(name: str, ours_first: bool) -> None:
                 programs.do(event.script.replace("%(name)s", container.name))
                 if not ours_first and not number:
                     node.run("iptables-nft-restore", "--noflush", stdin=_OURS)
-                found = {one: actors.owner(*one) for one in programs.rules()}
+                found = {one: rule_owners.owner(*one) for one in programs.rules()}
                 assert {one.name for one in found.values()} - {_OWN} == set(event.owners), (event.script, found)
                 for actor in found.values():
                     assert event.owners.get(actor.name, "") in actor.remedy

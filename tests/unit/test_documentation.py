@@ -18,7 +18,7 @@ import yaml
 from ansible_collections.kubenode.ip_masq.plugins.doc_fragments.policy import ModuleDocFragment
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import log_unit_files, unit_files
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.actors import ACTORS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.rule_owners import OWNERS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import config_file
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
@@ -182,7 +182,7 @@ def test_the_table_of_network_plugins_says_what_the_programs_say() -> None:
     table = {
         re.split(r" \(", row[0])[0].lower(): row for row in rows(README, "| network plugin | masquerades itself |")
     }
-    remedies = {NAMES.get(actor.name, actor.name).lower(): actor.remedy for actor in ACTORS}
+    remedies = {NAMES.get(actor.name, actor.name).lower(): actor.remedy for actor in OWNERS}
     assert {"calico", "flannel", "cilium", "kube-router", "antrea", "kubenet", "bridge, ptp"} <= {*table, *remedies}
     remarks = {name: " ".join(_remarks(name)) for name in PLUGINS}
     for name, row in table.items():

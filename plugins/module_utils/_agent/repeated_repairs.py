@@ -13,7 +13,7 @@ import time
 import typing as t
 import zlib
 
-from .._engine import actors
+from .._engine import rule_owners
 from .._engine.backend import ActionKind
 from .._engine.reconcile import Change, Result
 from .._system import other_agents_running
@@ -30,7 +30,7 @@ LOGGED_EVERY = 3600.0
 #: How many different repairs are remembered.
 KEPT = 32
 
-UNKNOWN = actors.UNKNOWN.name
+UNKNOWN = rule_owners.UNKNOWN.name
 
 #: Actions that follow if all of ours was removed.
 _FLUSHED = (ActionKind.CHAIN_CREATED, ActionKind.TABLE_CREATED)

@@ -21,7 +21,7 @@ from .._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT, NFTABLES, VAR
 from .._system.families import FAMILIES, IPV4, Family
 from .._system.node import Node
 from .._system.printable import first_of
-from . import actors
+from . import rule_owners
 from .iptables_syntax import NAT
 from .listed_chains import ListedChains
 from .ruleset import IGNORE
@@ -122,21 +122,21 @@ class _Rules:
                 command = _REMOVE_CHAINS % {"save": tool + "-save", "restore": tool + "-restore"}
                 self.leftovers.append(LeftBehind("%s, %s: chain %s" % (family, variant, first_of(left, 1)), command))
         jumps = self._listed.jumps(variant, family, "POSTROUTING")
-        self._add({actors.owner(NAT, one).name for one in jumps}, variant)
+        self._add({rule_owners.owner(NAT, one).name for one in jumps}, variant)
 
     def _of_nftables(self, family: Family) -> None:
         chains = self._listed.nft(family)
         if any(one.is_base and one.table == _KUBE_PROXY for one in chains):
             self.modes.add(NFTABLES)
         native = {one for one in chains if one.table not in (_KUBE_PROXY, NAT, "filter", "mangle", "raw", "security")}
-        self._add({actors.owner(one.table, one.name).name for one in native}, NFTABLES)
+        self._add({rule_owners.owner(one.table, one.name).name for one in native}, NFTABLES)
 
     def _add(self, programs: t.Set[str], how: str) -> None:
         self.plugins.update(_named(one, how) for one in programs & _PLUGINS)
 
 
 def _owner(table: str, chain: str) -> str:
-    return actors.owner(table, chain).name if chain.startswith("KUBE-") else ""
+    return rule_owners.owner(table, chain).name if chain.startswith("KUBE-") else ""
 
 
 def _named(plugin: str, how: str) -> str:

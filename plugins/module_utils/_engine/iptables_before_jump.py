@@ -16,7 +16,7 @@ from .._system.families import Family
 from .._system.printable import shown
 from .backend import Former
 from .iptables_syntax import FINAL_TARGETS, PostroutingRule, parse_rule
-from .other_nat import is_for_marked
+from .other_rules import is_for_marked
 from .ruleset import EVERYTHING, AnyRule, Guard, OwnRule, Ruleset, from_rules
 
 #: Conditions that are evaluated when they are inverted.

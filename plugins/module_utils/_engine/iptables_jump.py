@@ -18,7 +18,7 @@ import bisect
 import typing as t
 
 from .._system.printable import shown
-from . import actors
+from . import rule_owners
 from .backend import Action, ActionKind, OwnedRule
 from .iptables_syntax import Jump, PostroutingRule, parse_postrouting
 
@@ -112,9 +112,9 @@ def _place(position: str, others: _Rules) -> _Place:
 
 
 def _owned(table: str, rule: PostroutingRule) -> OwnedRule:
-    owner = actors.owner(table, rule.target)
+    owner = rule_owners.owner(table, rule.target)
     if not owner.known:
-        owner = actors.owner(table, "POSTROUTING", rule.line)
+        owner = rule_owners.owner(table, "POSTROUTING", rule.line)
     return OwnedRule(shown(rule.line), owner.name)
 
 

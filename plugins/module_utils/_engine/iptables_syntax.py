@@ -43,9 +43,6 @@ NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
 PASSING = ("-m", "addrtype", "!", "--src-type", "LOCAL", "!", "--dst-type", "LOCAL")
 OWN = ("-m", "addrtype", "--src-type", "LOCAL")
 
-#: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
-PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
-
 #: How iptables 1.8.7 prints protocols on a node without /etc/protocols, and a second name that others have for one.
 #: As rules name them: by name or by number.
 _WITH_PORTS = (*PORT_PROTOCOLS, *(str(PROTOCOLS[name]) for name in PORT_PROTOCOLS))

@@ -15,7 +15,7 @@ from .._errors import NodeError
 from .._system.backend_names import VARIANTS
 from .._system.families import Family
 from .._system.printable import shown
-from . import actors
+from . import rule_owners
 from .iptables_syntax import NAT
 from .listed_chains import ListedChains
 from .nftables_syntax import TABLE as MANAGED_TABLE
@@ -23,7 +23,7 @@ from .nftables_syntax import TABLE as MANAGED_TABLE
 #: Owners of chains that POSTROUTING jumps to: kube-proxy masquerades what must be masqueraded, ours are known, and what
 #: an unknown chain does other checks look at.
 _EXPECTED = ("kube-proxy", "ip-masq-agent")
-_NOT_NAMED = (*_EXPECTED, actors.UNKNOWN.name)
+_NOT_NAMED = (*_EXPECTED, rule_owners.UNKNOWN.name)
 _EFFECT = "which may masquerade exempt traffic (its rules were not evaluated)"
 _DROPS = "; its policy drops traffic that they do not translate or accept"
 
@@ -43,7 +43,7 @@ def find_other_chains(
             except NodeError:
                 continue
             for chain in chains:
-                program = actors.owner(NAT, chain).name
+                program = rule_owners.owner(NAT, chain).name
                 if program not in _NOT_NAMED:
                     place = "%s, %s: POSTROUTING jumps to %s of %s" % (family, variant, chain, program)
                     found["%s, %s" % (place, _EFFECT)] = None
@@ -54,7 +54,7 @@ def find_other_chains(
         for base in base_chains:
             of_iptables = base.family != "inet" and (base.table, base.name) == (NAT, "POSTROUTING")
             mine = base.table == MANAGED_TABLE or of_iptables
-            expected = mine or actors.owner(base.table, base.name).name in _EXPECTED
+            expected = mine or rule_owners.owner(base.table, base.name).name in _EXPECTED
             if not expected and concerns(family, base.table, base.name, base.family == "inet"):
                 names = (base.family, shown(base.table), shown(base.name))
                 place = "table %s %s of nftables has the nat chain %s" % names

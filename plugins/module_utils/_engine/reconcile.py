@@ -34,7 +34,7 @@ from .backend import (
     total,
 )
 from .fixed_addresses import require_addresses, without_missing
-from .other_nat import Remark, remarks, remarks_elsewhere
+from .other_rules import Remark, remarks, remarks_elsewhere
 from .ruleset import IGNORE, Ruleset, from_config
 from .run_lock import lock
 

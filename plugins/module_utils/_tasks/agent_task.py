@@ -13,8 +13,8 @@ from .._agent.effective_policy import read_policy
 from .._agent.state_files import read_memory, record_applied
 from .._agent.sync import dry_run, sync
 from .._agent.units import SERVICE
-from .._engine.actors import KUBENET
 from .._engine.reconcile import Result
+from .._engine.rule_owners import KUBENET
 from .._errors import IpMasqError, NodeError, ProgramMissingError
 from .._kubelet.manage import manage_kubelets
 from .._kubelet.options import Options
@@ -98,7 +98,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
         returned["proposal"] = proposal
         if proposal["verified"] is None:
             warnings += ("the rules were not fully tested before they are written: %s" % proposal["summary"],)
-    returned["rules"]["other_nat"] = find_other_chains(config)
+    returned["rules"]["other_rules"] = find_other_chains(config)
     if not errors and not check and (installation.files or failed):
         try:
             unit_control.try_service(node.run, paths)

@@ -6,7 +6,7 @@
 The way of the data through this package::
 
     node_state.read --> State --> twin.build --> Twin --> ask(Question) --> Answer --> verify --> Conflict
-     (the node)                (namespaces)     (packets, traces)                    (declaration, actors)
+     (the node)                (namespaces)     (packets, traces)                    (declaration, rule_owners)
 
 Callers outside of this package::
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from ..._engine import actors
+from ..._engine import rule_owners
 from ..._system import intervals, netlink, nf_tables, xtables
 from ..._system.families import IPV6, Family, of_address
 from ..._system.intervals import Spans
@@ -184,9 +184,9 @@ def decide(policy: Policy, addresses: Addresses, answer: Answer) -> Decided:
     return Decided(answer, verdict, None if verdict is None or verdict.agrees else _blame(verdict, answer, addresses))
 
 
-def owner(rule: MetRule) -> actors.Actor:
+def owner(rule: MetRule) -> rule_owners.Owner:
     """Return who made a rule."""
-    return actors.owner(rule.table.partition(" ")[2], rule.chain, rule.text)
+    return rule_owners.owner(rule.table.partition(" ")[2], rule.chain, rule.text)
 
 
 def _blame(verdict: Verdict, answer: Answer, addresses: Addresses) -> t.Optional[Blame]:

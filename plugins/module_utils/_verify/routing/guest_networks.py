@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import typing as t
 
-from ..._engine import actors
+from ..._engine import rule_owners
 from ..._rules import nft_rules, xt_tables
 from ..._rules.referenced_objects import Known
 from ..._rules.rules import RuleTable
@@ -28,8 +28,8 @@ def _find(
     nft: t.Tuple[nf_tables.NftTable, ...], legacy: t.Tuple[xtables.XtTable, ...], family: Family
 ) -> t.AbstractSet[Spans]:
     known = Known(family)
-    read = [_nft(table, known) for table in nft if actors.keeps_guests(table.name)]
-    read += [_legacy(table, known) for table in legacy if actors.keeps_guests(table.name)]
+    read = [_nft(table, known) for table in nft if rule_owners.keeps_guests(table.name)]
+    read += [_legacy(table, known) for table in legacy if rule_owners.keeps_guests(table.name)]
     return {
         (span,)
         for table in read
@@ -43,13 +43,13 @@ def _find(
 
 def is_wanted(table: str) -> bool:
     """Return whether a table of nft by its name, without the family, belongs to such a program."""
-    return table != "nat" and actors.keeps_guests(table)
+    return table != "nat" and rule_owners.keeps_guests(table)
 
 
 def _nft(table: nf_tables.NftTable, known: Known) -> t.Optional[RuleTable]:
     """Return the rules of a table that are in chains of such programs."""
     names = (netlink.attributes(body)[nf_tables.CHAIN_NAME] for body in table.chains)
-    theirs = {name for name in names if actors.keeps_guests(table.name, netlink.name(name))}
+    theirs = {name for name in names if rule_owners.keeps_guests(table.name, netlink.name(name))}
     if not theirs:
         return None
     rules = (body for body in table.rules if netlink.attributes(body)[nf_tables.RULE_CHAIN] in theirs)
@@ -60,5 +60,5 @@ def _legacy(table: xtables.XtTable, known: Known) -> t.Optional[RuleTable]:
     read = xt_tables.read(table, known)
     if read is None:
         return None
-    chains = {name: rules for name, rules in read.chains.items() if actors.keeps_guests(table.name, name)}
+    chains = {name: rules for name, rules in read.chains.items() if rule_owners.keeps_guests(table.name, name)}
     return read._replace(chains=chains)

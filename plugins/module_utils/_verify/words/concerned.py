@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import typing as t
 
-from ..._engine.other_nat import Remark
+from ..._engine.other_rules import Remark
 from ..._engine.range_words import in_words
 from ..._engine.ruleset import exempt_spans, from_config, matches_interface
 from ..._errors import ConfigError, NodeError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from ..._engine import actors, range_words
+from ..._engine import range_words, rule_owners
 from ..._system import intervals, pod_names
 from ..._system.families import FAMILIES
 from ..._twin.values import MetRule
@@ -158,7 +158,7 @@ def in_words(
 def _cause(conflicts: t.Sequence[Data], networks: t.Sequence[t.Any]) -> str:
     one = conflicts[0]
     rule = "no rule" if one["owner"] == NOBODY else "rule of %s" % one["owner"]
-    if one["owner"] == actors.UNKNOWN.name:
+    if one["owner"] == rule_owners.UNKNOWN.name:
         rule = "rule of an unknown program: " + one["decided_by"]["rule"]
     ranges = in_words([each["range"] for each in conflicts], networks)
     return "%s %s%s %s, not %s (%s)" % (

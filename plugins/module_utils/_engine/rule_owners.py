@@ -12,7 +12,7 @@ import typing as t
 from .._system.printable import shown
 
 
-class Actor(t.NamedTuple):
+class Owner(t.NamedTuple):
     """A program that makes rules."""
 
     name: str
@@ -40,8 +40,8 @@ KUBENET = "kubenet"
 _DOCKERS = r"^DOCKER|-s \S+ ! -o (docker|br-|(?!eth|en|bond|wl|tun|wg|cni|cbr|kube)\S+ -j (MASQUERADE|SNAT))"
 
 #: The first one that fits owns a rule: what has names of its own stands before what is known by its text.
-ACTORS = (
-    Actor(
+OWNERS = (
+    Owner(
         "kube-proxy",
         "kube-proxy masquerades Service traffic only: masqueradeAll: false and clusterCIDR in its configuration",
         (
@@ -53,30 +53,30 @@ ACTORS = (
         ),
         benign=True,
     ),
-    Actor(
+    Owner(
         "ip-masq-agent of this collection",
         "the active rules differ from the configuration: ip-masq-agent sync",
         ((r"ip_masq_agent", r".*"),),
     ),
-    Actor(
+    Owner(
         "ip-masq-agent",
         "the active rules differ from the configuration: ip-masq-agent sync; if the DaemonSet ip-masq-agent runs as "
         "well, remove it: kubectl -n kube-system delete daemonset ip-masq-agent",
         ((r"nat", r"IP-MASQ(-AGENT)?|NON-MASQUERADE-DAEMON"),),
     ),
-    Actor(
+    Owner(
         "Calico",
         "Calico needs the rule for packets of the node that leave through its tunnel",
         ((r"nat|calico", r"(nat-)?cali-POSTROUTING", r"src-type LOCAL|fib saddr type local"),),
         of_node=True,
     ),
-    Actor(
+    Owner(
         "Calico",
         "set natOutgoing: false in the IPPool of the pods (Tigera operator: Disabled in its Installation), or cover "
         "the range with an IPPool that has disabled: true",
         ((r"nat|raw|mangle|calico", r"([a-z]+-)?cali-.*"),),
     ),
-    Actor(
+    Owner(
         "flannel",
         "start flanneld without --ip-masq (FLANNEL_IPMASQ=false)",
         (
@@ -87,13 +87,13 @@ ACTORS = (
             (r"nat", r"POSTROUTING", r"! -s (\S+) -d \1 -j MASQUERADE"),
         ),
     ),
-    Actor(
+    Owner(
         "Cilium",
         "let Cilium do it: ipMasqAgent.enabled=true with bpf.masquerade=true and the ranges in its ConfigMap "
         "ip-masq-agent; or enableIPv4Masquerade=false",
         ((r"nat|raw|mangle", r"(OLD_)?CILIUM_.*"),),
     ),
-    Actor(
+    Owner(
         "CNI plugin portmap",
         'portmap masquerades host ports only: "snat": false in its configuration ends that',
         (
@@ -104,32 +104,32 @@ ACTORS = (
         ),
         benign=True,
     ),
-    Actor(
+    Owner(
         "CNI plugin bridge or ptp",
         'set "ipMasq": false in the configuration of the plugin in /etc/cni/net.d, and recreate the pods',
         ((r"cni_plugins_masquerade", r".*"), (r"nat", r"CNI-.*")),
     ),
-    Actor(
+    Owner(
         "kindnet",
         "start kindnetd with the range in --no-masquerade-cidr (older: environment variable NO_MASQUERADE_CIDR)",
         ((r"kindnet-ipmasq", r".*"),),
     ),
-    Actor(
+    Owner(
         "kindnet",
         "start kindnetd with the range in the environment variable POD_SUBNET, or replace it by another CNI",
         ((r"nat", r"KIND-MASQ-AGENT"),),
     ),
-    Actor(
+    Owner(
         "kube-router",
         "start kube-router with --enable-pod-egress=false",
         ((r"nat", r"KUBE-ROUTER-.*"), (r"nat", r"POSTROUTING", r"kube-router-(pod-subnets|node-ips|svip)")),
     ),
-    Actor(
+    Owner(
         "Weave Net",
         "set NO_MASQ_LOCAL=1 in the DaemonSet weave-net, or expose the network without NAT",
         ((r"nat", r"WEAVE(-.*)?"),),
     ),
-    Actor(
+    Owner(
         "Kube-OVN",
         "set natOutgoing: false in the subnet of the pods: kubectl patch subnet ovn-default --type merge -p "
         '\'{"spec":{"natOutgoing":false}}\'',
@@ -139,48 +139,48 @@ ACTORS = (
             (r"kube-ovn", r".*"),
         ),
     ),
-    Actor(
+    Owner(
         "OVN-Kubernetes",
         "start ovnkube with --disable-snat-multiple-gws=true and local gateway masquerading off, or use an EgressIP "
         "(OpenShift: an EgressIP)",
         ((r"nat|ovn-kubernetes", r"OVN-KUBE-.*|ovn-kube-.*|mgmtport-.*"), (r"ovn-kubernetes", r".*")),
     ),
-    Actor(
+    Owner(
         "OpenShift SDN",
         "it has no option for that: set exemption to accept or enforce, or use an EgressIP (oc patch netnamespace)",
         ((r"nat", r"OPENSHIFT-MASQUERADE(-2)?"),),
     ),
-    Actor(
+    Owner(
         "AWS VPC CNI",
         "add the range to AWS_VPC_K8S_CNI_EXCLUDE_SNAT_CIDRS of the DaemonSet aws-node, or set "
         "AWS_VPC_K8S_CNI_EXTERNALSNAT=true there",
         ((r"nat", r"AWS-(SNAT|CONNMARK)-CHAIN-\d+"), (r"nat", r"POSTROUTING", r"AWS,? SNAT")),
     ),
-    Actor(
+    Owner(
         "kube-vip",
         "add the range to the annotation kube-vip.io/egress-denied-networks of the Service, or remove its annotation "
         "kube-vip.io/egress",
         # It writes its name in base64.
         ((r"nat", r"POSTROUTING", r"a3ViZS12aXAK?="),),
     ),
-    Actor(
+    Owner(
         "Rancher 1",
         "give its network in the environment ranges that hold no pod; where Rancher 1 no longer runs, nothing makes "
         "these chains any more: iptables -t nat -F %(chain)s",
         ((r"nat", r"(?P<chain>CATTLE_.*)"),),
     ),
-    Actor(
+    Owner(
         "Antrea",
         "set noSNAT: true in antrea-agent.conf (trafficEncapMode noEncap or hybrid), or use an Egress",
         ((r"nat", r"ANTREA-.*"),),
     ),
-    Actor(
+    Owner(
         KUBENET,
         "a leftover of the kubelet's kubenet, which nobody removes: delete the rule, or let the module "
         "kubelet_masquerade do it",
         ((r"nat", r"POSTROUTING", r"kubenet: SNAT|kubelet: SNAT"),),
     ),
-    Actor(
+    Owner(
         "Docker",
         "Docker needs the rule to reach its containers from the node: with userland-proxy: false in "
         "/etc/docker/daemon.json nothing else does",
@@ -190,19 +190,19 @@ ACTORS = (
         ),
         of_node=True,
     ),
-    Actor(
+    Owner(
         "Docker",
         "Docker needs the rule for containers that use their own published ports",
         ((r"nat", r"POSTROUTING", r"-s (\S+)/32 -d \1/32 -p \S+ .*-j MASQUERADE"),),
         benign=True,
     ),
-    Actor(
+    Owner(
         "Docker",
         'give its bridges ranges that hold no pod ("bip", "default-address-pools" in /etc/docker/daemon.json)',
         ((r"nat", r"POSTROUTING|DOCKER(-.*)?", _DOCKERS), (r"docker-bridges", r".*")),
         has_guests=True,
     ),
-    Actor(
+    Owner(
         "libvirt",
         "give its network a range that holds no pod, or forward mode='route' (virsh net-edit)",
         (
@@ -212,48 +212,48 @@ ACTORS = (
         ),
         has_guests=True,
     ),
-    Actor(
+    Owner(
         "podman",
         "podman masquerades what goes to published ports only: publish none",
         ((r"nat", r"NETAVARK-HOSTPORT-.*"),),
         benign=True,
     ),
-    Actor(
+    Owner(
         "podman",
         "give its networks ranges that hold no pod (default_subnet in containers.conf)",
         ((r"netavark", r".*"), (r"nat", r"NETAVARK-.*|nv_.*"), (r"nat", r"POSTROUTING", r"netavark|NETAVARK")),
         has_guests=True,
     ),
-    Actor(
+    Owner(
         "firewalld",
         "remove the masquerade of the policy %(policy)s: firewall-cmd --permanent --policy %(policy)s "
         "--remove-masquerade (of a rich rule: --remove-rich-rule), then firewall-cmd --reload",
         ((r"firewalld|nat", r"(nat_)?POST_policy_(?P<policy>.+?)(_(allow|deny|log|pre|post))?"),),
     ),
-    Actor(
+    Owner(
         "firewalld",
         "remove the masquerade of the zone %(zone)s: firewall-cmd --permanent --zone %(zone)s --remove-masquerade (of "
         "a rich rule: --remove-rich-rule), then firewall-cmd --reload",
         ((r"firewalld|nat", r"(nat_)?POST_(?P<zone>.+?)(_(allow|deny|log|pre|post))?"),),
     ),
-    Actor(
+    Owner(
         "firewalld",
         "remove the direct rule: firewall-cmd --permanent --direct --get-all-rules shows it; --remove-rule, then "
         "firewall-cmd --reload",
         ((r"firewalld|nat", r"(nat_)?POSTROUTING_direct"),),
     ),
-    Actor(
+    Owner(
         "firewalld",
         "remove the masquerade of the zone or policy: firewall-cmd --list-all-zones, --list-all-policies",
         ((r"firewalld", r".*"), (r"nat", r"POSTROUTING_(ZONES|POLICIES).*")),
     ),
-    Actor("Tailscale", "tailscale set --snat-subnet-routes=false", ((r"nat", r"ts-.*"),)),
-    Actor(
+    Owner("Tailscale", "tailscale set --snat-subnet-routes=false", ((r"nat", r"ts-.*"),)),
+    Owner(
         "NetBird",
         "turn off Masquerade of the network or route in NetBird's management (Networks, Network Routes)",
         ((r"netbird", r".*"), (r"nat", r"(?i:netbird)-.*")),
     ),
-    Actor(
+    Owner(
         "LXD or Incus",
         "set ipv4.nat and ipv6.nat of its network %(network)s to false",
         (
@@ -262,35 +262,35 @@ ACTORS = (
         ),
         has_guests=True,
     ),
-    Actor("LXD or Incus", "set ipv4.nat and ipv6.nat of its network to false", ((r"lxd|incus", r".*"),)),
-    Actor(
+    Owner("LXD or Incus", "set ipv4.nat and ipv6.nat of its network to false", ((r"lxd|incus", r".*"),)),
+    Owner(
         "lxc-net",
         "give it a range that holds no pod: LXC_NETWORK in /etc/default/lxc-net, then systemctl restart lxc-net",
         # With iptables, nothing but its default range is left.
         ((r"lxc", r".*"), (r"nat", r"POSTROUTING", r"-s (10\.0\.3\.0/24) ! -d \1 -j MASQUERADE")),
         has_guests=True,
     ),
-    Actor(
+    Owner(
         "NetworkManager",
         "a connection on %(link)s has the method shared: give it a range that holds no pod (nmcli connection modify "
         "CONNECTION ipv4.addresses ADDRESS/24), or another ipv4.method",
         ((r"nm-shared-(?P<link>.+)", r".*"), (r"nat", r"POSTROUTING", r"nm-shared-(?P<link>[^\s\"]+)")),
         has_guests=True,
     ),
-    Actor(
+    Owner(
         "systemd-networkd",
         "remove IPMasquerade= from the .network file of the link, then networkctl reload",
         ((r"io\.systemd\.nat", r".*"),),
         has_guests=True,
     ),
-    Actor("ufw", "remove the rule from /etc/ufw/before.rules, then ufw reload", ((r"nat", r"ufw6?-.*"),)),
-    Actor(
+    Owner("ufw", "remove the rule from /etc/ufw/before.rules, then ufw reload", ((r"nat", r"ufw6?-.*"),)),
+    Owner(
         "NixOS",
         "take the range out of networking.nat.internalIPs, or the link out of networking.nat.internalInterfaces, then "
         "nixos-rebuild switch",
         ((r"nat|nixos-nat", r"nixos-nat-.*"), (r"nixos-nat", r".*")),
     ),
-    Actor(
+    Owner(
         "Shorewall",
         "take the range out of /etc/shorewall/snat (shorewall6/snat; old: masq), then shorewall reload",
         ((r"nat", r".+_(masq|snat)"),),
@@ -298,7 +298,7 @@ ACTORS = (
 )
 
 #: The owner of rules that no known program makes.
-UNKNOWN = Actor(
+UNKNOWN = Owner(
     "unknown",
     "find out what makes the rule (table %(table)s, chain %(chain)s): look in /etc/ufw/before.rules, "
     "/etc/shorewall/snat, /etc/nftables.conf, /etc/iptables, units of systemd and firewall-cmd --direct "
@@ -312,7 +312,7 @@ def _places_of_guests() -> t.Tuple[t.Pattern[str], t.Pattern[str]]:
     """Return tables, and chains with their tables, of programs with guests, by name alone."""
     places = [
         tuple(re.sub(r"\(\?P<\w+>", "(?:", pattern) for pattern in place)  # a pattern has a group of a name once
-        for actor in ACTORS
+        for actor in OWNERS
         if actor.has_guests
         for place in actor.places
         if len(place) == 2
@@ -330,13 +330,13 @@ def keeps_guests(table: str, chain: t.Optional[str] = None) -> bool:
     return bool(tables.fullmatch(table) if chain is None else chains.fullmatch("%s\0%s" % (table, chain)))
 
 
-def owner(table: str, chain: str, rule: str = "") -> Actor:
+def owner(table: str, chain: str, rule: str = "") -> Owner:
     """Return who made a chain, or a rule in it, with the names of both in the remedy.
 
     :param table: its name, without the family.
     :param rule: as its tool lists it; without it, programs that are known by a rule's text alone are not found.
     """
-    for actor in ACTORS:
+    for actor in OWNERS:
         for table_pattern, chain_pattern, *text in actor.places:
             found = [re.fullmatch(table_pattern, table), re.fullmatch(chain_pattern, chain)]
             found += [re.search(one, "%s %s" % (chain, rule)) for one in text]

@@ -36,6 +36,9 @@ from .iptables_syntax import NAT, Jump, PostroutingRule
 from .nat_table import KernelRule, NftNat, holds_no_more
 from .ruleset import AnyRule, Guard
 
+#: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
+_CHAINS_OF_OLDER_AGENTS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
+
 #: What iptables-nft says of a chain that holds what only nft can express. It may crash too (1.8.9, 1.8.11).
 _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule failed")
 
@@ -195,7 +198,7 @@ class OwnedChain:
         if rule.target in self._former or rule.comment in (comments.JUMP, comments.LEAK_JUMP):
             return True
         # Some releases of ip-masq-agent put literal quotes around the comment.
-        earlier = rule.target in syntax.PREDECESSOR_CHAINS or rule.comment.lstrip('"').startswith(comments.PREFIX)
+        earlier = rule.target in _CHAINS_OF_OLDER_AGENTS or rule.comment.lstrip('"').startswith(comments.PREFIX)
         return self._adopt and earlier
 
     def _look(self, chain: str) -> t.Optional[_Look]:

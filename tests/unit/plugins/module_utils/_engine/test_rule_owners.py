@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import actors
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import rule_owners
 
 _NAT = "nat POSTROUTING -A POSTROUTING "
 
@@ -102,11 +102,11 @@ _NAT = "nat POSTROUTING -A POSTROUTING "
 )  # fmt: skip
 def test_owner_and_remedy(rule: str, name: str, remedy: str) -> None:
     table, chain, text = (rule + "  ").split(" ", 2)
-    found = actors.owner(table, chain, text.strip())
+    found = rule_owners.owner(table, chain, text.strip())
     assert (found.name, remedy in found.remedy) == (name, True), found.remedy
     assert "%(" not in found.remedy and "delete it" not in found.remedy
 
 
 def test_a_name_cannot_act_on_a_terminal() -> None:
-    assert "\\x1b[2J" in actors.owner("nm-shared-\x1b[2J", "nat_postrouting").remedy
-    assert "\\x1b[2J" in actors.owner("\x1b[2J", "x").remedy
+    assert "\\x1b[2J" in rule_owners.owner("nm-shared-\x1b[2J", "nat_postrouting").remedy
+    assert "\\x1b[2J" in rule_owners.owner("\x1b[2J", "x").remedy

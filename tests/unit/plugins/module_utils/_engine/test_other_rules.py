@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.other_nat import remarks as remarks_on
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.other_rules import remarks as remarks_on
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from support import engine
 from support.nat import Nat
