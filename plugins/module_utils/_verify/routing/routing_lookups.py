@@ -48,7 +48,7 @@ _OF_ROUTES = (
 _HEADER = struct.Struct("=BBBBBBBBI")
 #: RTNH_F_DEAD, RTM_F_CLONED
 _DEAD, _CLONED = 0x1, 0x200
-_TABLE_LOCAL = 255
+_TABLE_MAIN, _TABLE_LOCAL = 254, 255
 _SECONDARY = 0x01
 
 #: What becomes of a packet. A packet without a route in any rule has none.
@@ -185,20 +185,17 @@ class Lookups:
 
         The rest of the addresses is RTN_UNICAST. A type of IPv6 that needs a lookup (RTN_UNREACHABLE) is not there.
         """
-        found: t.Dict[int, t.List[t.Tuple[int, int]]] = {LOCAL: [], BROADCAST: [], ANYCAST: [], MULTICAST: []}
+        found: t.Dict[int, t.List[t.Tuple[int, int]]] = {LOCAL: [], BROADCAST: [], ANYCAST: []}
+        found[MULTICAST] = [(0xE0000000, 0xEFFFFFFF) if self.family == IPV4 else (0xFF << 120, self._top)]
         if self.family == IPV4:
             # Before Linux 5.3 all of 0.0.0.0/8, which no node forwarded then.
             found[BROADCAST] += [(0, 0), (self._top, self._top)]
-            found[MULTICAST] += [(0xE0000000, 0xEFFFFFFF)]
-        else:
-            found[MULTICAST] += [(0xFF << 120, self._top)]
         others = intervals.complement(intervals.of(span for one in found.values() for span in one), self._top)
         for entry, part in self._partition(_TABLE_LOCAL).divide(others):
             if entry is not None and entry.kind in found:
                 found[entry.kind] += part
         result = {kind: intervals.of(parts) for kind, parts in found.items()}
-        taken = intervals.of(span for one in result.values() for span in one)
-        result[UNICAST] = intervals.complement(taken, self._top)
+        result[UNICAST] = intervals.complement(intervals.of(sum(result.values(), ())), self._top)
         return result
 
     # lookups
@@ -244,10 +241,11 @@ class Lookups:
             found.setdefault((part.destination, part.source), []).append(part)
         result = []
         for (mine, receivers), parts in found.items():
-            kinds = {part.outcome.kind for part in parts}
+            kinds = tuple(sorted({part.outcome.kind for part in parts}))
             comes_back = any(part.outcome.link == link for part in parts)
-            unknown = tuple(one for part in parts for one in part.unknown)
-            result.append(Back(mine, receivers, (tuple(sorted(kinds)), comes_back), unknown))
+            result.append(
+                Back(mine, receivers, (kinds, comes_back), tuple(one for part in parts for one in part.unknown))
+            )
         return result
 
     def _divide(
@@ -258,9 +256,8 @@ class Lookups:
         source, destination = box
         # Most rules are for all addresses: of many spans that is not to be found out one by one.
         mine = source if selector.source == self._all else regions.meet(source, selector.source)
-        receivers = (
-            destination if selector.destination == self._all else regions.meet(destination, selector.destination)
-        )
+        whole = selector.destination == self._all
+        receivers = destination if whole else regions.meet(destination, selector.destination)
         differs = (mark ^ selector.mark) & selector.mask & ~mark_unknown
         meant: t.List[_Box] = []
         others: t.List[_Box] = [box]
@@ -294,8 +291,7 @@ class Lookups:
             if passes or entry.unknown:
                 yield (source, part), known
             if not passes:
-                several = len(entry.outcomes) > 1
-                found.extend(RoutePart(source, part, outcome, several, known) for outcome in entry.outcomes)
+                found.extend(RoutePart(source, part, one, len(entry.outcomes) > 1, known) for one in entry.outcomes)
 
     # reading
 
@@ -321,10 +317,18 @@ class Lookups:
         # Suppression compares the length of the prefix: only there can a length make a difference.
         lengths = any(selector.suppress >= 0 for selector in self._selectors)
         kept: t.Dict[_Entry, _Entry] = {}
+        # Until the first routing rule is added the kernel has one tree for main and local: the narrowest route counts.
+        shared: t.List[Spans] = []
         found: t.Dict[int, t.List[t.Tuple[Spans, _Entry]]] = {}
         for (bits, first, table), members in sorted(alike.items(), key=lambda one: one[0]):
             entry = self._entry(members, bits if lengths else 0)
-            found.setdefault(table, []).append((self._prefix(first, bits), kept.setdefault(entry, entry)))
+            prefix = self._prefix(first, bits)
+            found.setdefault(table, []).append((prefix, kept.setdefault(entry, entry)))
+            if table == _TABLE_MAIN and self.family == IPV4 and any(intervals.contains(wide, first) for wide in shared):
+                doubt = Unknown("the route to %s/%d" % (self.family.address(first), bits), "a wider local route")
+                found[_TABLE_LOCAL].append((prefix, entry._replace(unknown=(*entry.unknown, doubt))))
+            elif table == _TABLE_LOCAL and entry.kind == LOCAL and bits < 32 and len(self._selectors) == 3:
+                shared.append(prefix)
         return found
 
     def _route(self, route: Route) -> t.Optional[_Entry]:
@@ -365,9 +369,7 @@ class Lookups:
     def _entry(self, routes: t.Sequence[_Entry], length: int) -> _Entry:
         """Unite the routes to the same prefix: those with the lowest metric count, for IPv4 the first of them."""
         lowest = min(route.priority for route in routes)
-        best = [route for route in routes if route.priority == lowest]
-        if self.family == IPV4:
-            best = best[:1]
+        best = [route for route in routes if route.priority == lowest][: 1 if self.family == IPV4 else None]
         outcomes = dict.fromkeys(outcome for route in best for outcome in route.outcomes)
         unknown = tuple(one for route in best for one in route.unknown)
         return _Entry(best[0].kind, tuple(outcomes) or (RouteOutcome(NO_ROUTE),), unknown, length=length)

@@ -166,6 +166,20 @@ def test_types_of_addresses() -> None:
     assert sum(last - first + 1 for one in at.values() for first, last in one) == 1 << 32
 
 
+def test_a_route_to_a_pod_inside_a_wider_local_route_is_unknown_without_routing_rules() -> None:
+    """The kernel has one tree for both tables until a rule is added, which cannot be seen afterwards."""
+    pod = shapes.route("10.244.1.9/32", 3)
+    local = shapes.route("10.128.0.0/9", 1, table=255, kind=routes.LOCAL)
+    known = made(local, pod)
+    assert {(part.outcome.kind, bool(part.unknown)) for part in ask(known, "10.244.1.8", "10.244.1.9")} == {
+        (routing_lookups.LEAVES, True)
+    }
+    assert outcome(ask(known, "10.244.1.9", "10.244.1.8")).kind == routing_lookups.TO_NODE
+    assert intervals.contains(known.types()[routes.UNICAST], shapes.net("10.244.1.9/32")[0][0])
+    ruled = made(local, pod, selectors=[shapes.selector(100, 100)])
+    assert outcome(ask(ruled, "10.244.1.8", "10.244.1.9")).kind == routing_lookups.TO_NODE
+
+
 def test_this_machine_is_understood() -> None:
     """Whatever routing the machine of the tests has, the kernel and the values agree about some addresses."""
     found = kernel.read()
