@@ -652,13 +652,12 @@ class _Reader:
     ) -> None:
         varied = any(cell[0][:1] == "@" for one in cells if one for cell in one)
         try:
-            for one in self.reading.alternatives if varied else [{}]:
-                action(one)
+            found = [action(one) for one in (self.reading.alternatives if varied else [{}])]
         except UnknownError as exc:
             self.reading.act_unknown(str(exc))
             self.reading.over = True
             return
-        self._end(action if varied else action({}))
+        self._end(action if varied else found[0])
 
     def _end(self, acts: t.Any) -> None:
         self.reading.act(acts)
