@@ -52,7 +52,7 @@ ALL_PORTS: Spans = ((0, MAX_PORT),)
 TIED = "two chains have the same priority, and the kernel does not show which comes first"
 TEXTS = {
     "unknown_rule": "%s, because of %s",
-    "time": "the time was over after %d questions, and %d were left: raise --max-seconds (max_seconds)",
+    "time": "the time was over after %d questions, and %s were left: raise --max-seconds (max_seconds)",
     "limit": "there are more questions than the limit: raise --max-questions (max_questions)",
     "chance": "a way that is taken by chance was not taken by %d packets" % (2 * TRIES),
     "unpredicted": "packets took another way than by the rules and routes that were read",
@@ -114,7 +114,7 @@ class Asking:
         for (code, unknown), missed in self._missed.items():
             text = TEXTS[code]
             if code == "time":
-                text %= (self.asked, self.left_out)
+                text %= (self.asked, self.left_out or "more")  # not all are known before all ways are
             if unknown is not None:
                 text %= (self.expected.place(unknown.place), unknown.reason)
             yield code, text, missed

@@ -116,7 +116,7 @@ def verify(twin: Twin, policy: Policy, limits: Limits = _DEFAULT, progress: Prog
     for family in sorted(policy.entries):
         read = _read(twin, policy, family, until)
         if read is None:
-            untested.append(Untested("time", TEXTS["time"]))
+            untested.append(Untested("time", TEXTS["time"] % (0, "all")))
         else:
             runs.append((_Run(twin, policy, read[0], limits.questions, until, progress), read[1]))
     conflicts: t.List[Conflict] = []

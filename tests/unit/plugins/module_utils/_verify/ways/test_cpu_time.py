@@ -44,6 +44,7 @@ def test_rules_that_take_too_long_to_be_read_are_not_tested(monkeypatch: pytest.
     policy = packet_policy.Policy(dict.fromkeys(FAMILIES, ()))
     report = verification.verify(t.cast(t.Any, Copy()), policy, verification.Limits(0, 0.01))
     assert [one.code for one in report.untested] == ["time"]
+    assert report.untested[0].text.startswith("the time was over after 0 questions, and all were left: ")
     assert (report.questions, report.conflicts) == (0, ())
 
 
