@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A node with pods, and the rules of kube-proxy for many Services, in the words of its tools. Runs inside a namespace.
 
-Shapes after kubernetes/kubernetes (pkg/proxy/iptables, pkg/proxy/nftables). Each Service has two endpoints, spread over
-the nodes of a cluster; some have a NodePort as well.
+Shapes after kubernetes/kubernetes (pkg/proxy/iptables, pkg/proxy/nftables). The endpoints of each Service are spread
+over the nodes of a cluster; some Services have a NodePort as well.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def make_node() -> None:
     subprocess.run(["sysctl", "-qw", "net.ipv4.ip_forward=1"], env=meter.ENV, check=True)
 
 
-def load(mode: str, count: int, node_ports: int) -> None:
+def load(mode: str, count: int, node_ports: int, endpoints: int = 2) -> None:
     """Load the rules of so many Services.
 
     :param mode: of kube-proxy: NFT and LEGACY are its mode iptables, with the tool of that name.
     """
-    known = services(count, node_ports, nodes=NODES)
+    known = services(count, node_ports, endpoints, NODES)
     if mode == rules.NFTABLES:
         argv, text = [rules.program("nft"), "-f", "-"], nftables(known)
     else:

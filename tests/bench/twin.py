@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a question to the twin of a node costs, and a whole verification, where other programs have many rules.
 
-explain: start to answer, beside iptables-save. verify: beside kube-proxy, with 30 pods, 40 nodes, two endpoints per
-Service; ``NOT COMPLETE`` if anything was left out. Nothing changed: ``verify --if-changed``, which the role runs,
+explain: start to answer, beside iptables-save. verify: beside kube-proxy, with 30 pods and 40 nodes; ``NOT COMPLETE``
+if anything was left out. Nothing changed: ``verify --if-changed``, which the role runs,
 beside a whole run and a no-op resync.
 """
 
@@ -32,15 +32,19 @@ class _Size(t.NamedTuple):
     #: seconds of CPU time, bytes
     cpu: Target
     memory: t.Optional[Target]
+    endpoints: int = 2
 
     def __str__(self) -> str:
-        return "%d Services (%d NodePorts)" % (self.services, self.node_ports)
+        return "%d Services of %d endpoints (%d NodePorts)" % (self.services, self.endpoints, self.node_ports)
 
 
 _SIZES = (
     _Size(16, 4, Target(0.5), None),
     _Size(1000, 100, Target(2.0), Target(80e6)),
     _Size(5000, 500, Target(8.0), Target(200e6)),
+    _Size(1, 1, Target(0.5), None, 1000),
+    _Size(1000, 100, Target(2.0), Target(60e6), 20),
+    _Size(5000, 500, Target(8.0), Target(150e6), 10),
 )
 
 
@@ -78,7 +82,7 @@ def _verify(plan: Plan, mode: str, size: _Size) -> t.Iterator[Row]:
     with Inside() as node:
         node.call(kube_proxy.make_node)
         paths = node.call(installed.setup, mode, 4)
-        node.call(kube_proxy.load, mode, size.services, size.node_ports)
+        node.call(kube_proxy.load, mode, size.services, size.node_ports, size.endpoints)
         left_out = node.call(_left_out, paths["program"])
         whole = (meter.Step((paths["program"], "verify"), expected=(0, 6)),)
         again = (meter.Step((paths["program"], "verify", "--if-changed"), expected=(0, 6)),)
