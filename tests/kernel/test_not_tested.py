@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import typing as t
 
 import pytest
@@ -187,6 +188,18 @@ def test_what_only_lets_packets_pass_or_not_leaves_nothing_untested(topology: To
     _carry_out(topology.node, FILTERS[what])
     found = _verify(topology.node, backend="iptables_nft")
     assert found["verified"] is True and found["untested"] == [], found["summary"]
+
+
+def test_what_others_have_announced_accuses_no_range_that_is_kept(topology: Topology) -> None:
+    """kindnet begins its chain with what belongs to other connections, and leaves the ranges of pods alone then."""
+    apply(topology.node, backend="iptables_nft")
+    rules = "ct state established,related accept; ip daddr %s accept; masquerade" % _EXEMPT
+    topology.node.run("nft", "add table ip o { chain c { type nat hook postrouting priority 90; %s; }; }" % rules)
+    found = _verify(topology.node, backend="iptables_nft")
+    assert found["verified"] is False, found["summary"]
+    ranges = [ipaddress.ip_network(one["range"]) for one in found["conflicts"]]
+    assert ranges and not any(ipaddress.ip_address(_EXEMPT) in one for one in ranges), ranges
+    assert "RELATED" in " ".join(one["text"] for one in found["untested"])
 
 
 @pytest.mark.parametrize("backend", ["iptables_nft", "nftables"])

@@ -248,8 +248,17 @@ class Asking:
             for part, one in chosen
             if one is not None
         ]
+        return [self._from_port(way, one) for one in questions]
+
+    def steered(self, way: Way, question: Question) -> Question:
+        """Return a question whose packet takes the choice by chance that a way is about, as far as it can be had."""
+        if way.chance and id(way) not in self._steered:
+            self._steer([way])
+        return self._from_port(way, question)
+
+    def _from_port(self, way: Way, question: Question) -> Question:
         port = self._steered.get(id(way))
-        return [one._replace(source_port=port) for one in questions] if port else questions
+        return question._replace(source_port=port) if port else question
 
     def _by_protocol(self, parts: t.Sequence[Region]) -> t.Tuple[t.List[Region], t.List[Region]]:
         """Return regions divided by what most connections of pods are, and everything else."""

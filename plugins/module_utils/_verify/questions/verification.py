@@ -209,7 +209,10 @@ class _Run(Asking):
         """Ask about every way that packets can take."""
         for one in found:
             for way, answer in self.about(one):
-                self._judge(way, answer)
+                # What chance, or a state that no packet of ours has, leads to another end is judged with that way.
+                apart = (way.chance or way.unknown) and not (way.doubted or way.history)
+                if not apart or self.expected.fits(way, answer):
+                    self._judge(way, answer)
         self._compare_orders()
         if not self.is_late():
             self.leaks.ask(self._masqueraded.values())
@@ -260,7 +263,7 @@ class _Run(Asking):
             if number and self.is_late(GRACE):  # no time to find out which rule decided
                 self.miss("time", [region for finding in members for region in finding.way.regions])
                 continue
-            answer, _same, cause = decide(self.policy, self.addresses, self._explained(members[0].answer))
+            answer, _same, cause = decide(self.policy, self.addresses, self._explained(members[0]))
             if cause is not None and (cause.owner != NOBODY or not doubted):
                 key = (verdict, certain, answer.decided_by, cause)
                 causes.setdefault(key, []).extend(
@@ -311,10 +314,18 @@ class _Run(Asking):
             sources=self._sources([part]),
         )
 
-    def _explained(self, wanted: Answer) -> Answer:
+    def _explained(self, finding: _Finding) -> Answer:
         """Return an answer once more, with the rules that decided."""
-        again = (one for possible in self._again(wanted.question) for one in possible)
-        return next((one for one in again if one.outside == wanted.outside), wanted)
+        way, wanted = finding.way, finding.answer
+        again = (one for possible in self._again(self.steered(way, wanted.question)) for one in possible)
+        return next((one for one in again if self._is_alike(way, one, wanted)), wanted)
+
+    def _is_alike(self, way: Way, one: Answer, wanted: Answer) -> bool:
+        """Return whether two answers are of one way: chance may have given them other endpoints of a Service."""
+        if one.outside == wanted.outside:
+            return True
+        seen = [(answer.outcome, answer.source, answer.interface) for answer in (one, wanted)]
+        return way.chance and seen[0] == seen[1] and self.expected.fits(way, one)
 
     def _again(self, question: Question) -> t.Iterator[t.Tuple[Answer, ...]]:
         """Return what is answered to a question, again and again: chance may show seldom what is wanted."""
