@@ -86,6 +86,8 @@ class Asking:
         :param until: when the time is over, by ``cpu_time.now()``; None: never.
         """
         self.asked = self.left_out = 0
+        #: of those asked, how many only because chance took another way
+        self.repeated = 0
         self.twin = twin
         self.policy = policy
         self.model = model
@@ -132,8 +134,10 @@ class Asking:
             self._doubt(found.ways)
         silent: t.List[Way] = []
         waiting = [way for way in found.ways if way.end not in (DROPPED, TRANSLATED)]
+        self._steer(waiting)
         for attempt in range(TRIES):
             again = []
+            before = self.asked
             for way, answers in self._put(waiting, found, explain):
                 fitting = [answer for answer in answers if way.unknown or self.expected.fits(way, answer)]
                 for answer in answers:
@@ -148,11 +152,10 @@ class Asking:
                 elif way.end in (LEAVES, DELIVERED) and all(map(is_silent, fitting)):
                     # Not the routes, but a rule that only lets packets pass or not; it may let more pass later.
                     (again if way.unknown and not divide and attempt < _LIMITED else silent).append(way)
+            self.repeated += self.asked - before if attempt else 0
             waiting = again
             if not waiting:
                 break
-            if attempt == 0:
-                self._steer(waiting)
             if not divide and attempt < _LIMITED:
                 time.sleep(_PAUSE * 2**attempt)
         for way in waiting:
@@ -248,15 +251,10 @@ class Asking:
             for part, one in chosen
             if one is not None
         ]
-        return [self._from_port(way, one) for one in questions]
+        return [self.steered(way, one) for one in questions]
 
     def steered(self, way: Way, question: Question) -> Question:
         """Return a question whose packet takes the choice by chance that a way is about, as far as it can be had."""
-        if way.chance and id(way) not in self._steered:
-            self._steer([way])
-        return self._from_port(way, question)
-
-    def _from_port(self, way: Way, question: Question) -> Question:
         port = self._steered.get(id(way))
         return question._replace(source_port=port) if port else question
 

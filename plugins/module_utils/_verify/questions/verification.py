@@ -126,7 +126,7 @@ def verify(twin: Twin, policy: Policy, limits: Limits = _DEFAULT, progress: Prog
             conflicts += run.conflicts()
         untested += run.untested()
     return Report(
-        sum(run.asked for run, _found in runs),
+        sum(run.asked - run.repeated for run, _found in runs),
         sum(run.left_out for run, _found in runs),
         tuple(conflicts),
         tuple(dict.fromkeys(untested)),
