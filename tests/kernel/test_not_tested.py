@@ -172,6 +172,11 @@ _ALONE = "iptables-nft -P FORWARD DROP"
 FILTERS = {
     "a rate": ("iptables-nft -A FORWARD -p tcp --syn -m limit --limit 100/s -j ACCEPT", _ALONE),
     "messages": ("iptables-nft -A FORWARD -p icmp --icmp-type echo-request -j ACCEPT", _ALONE),
+    "errors": ("iptables-nft -A FORWARD -p icmp --icmp-type 3/4 -j ACCEPT", _ALONE),
+    "errors, legacy": (
+        "iptables-legacy -A FORWARD -p icmp --icmp-type 11 -j ACCEPT",
+        "iptables-legacy -P FORWARD DROP",
+    ),
     "bridged": ("iptables-nft -A FORWARD -m physdev --physdev-is-bridged -j ACCEPT", _ALONE),
     "owner": ("iptables-nft -A OUTPUT -m owner --uid-owner 0 -j ACCEPT", "iptables-nft -P OUTPUT DROP"),
     "RELATED": ("iptables-nft -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", _ALONE),

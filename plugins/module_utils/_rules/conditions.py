@@ -135,6 +135,7 @@ AREAS: t.Mapping[str, Area] = {
         _EXTENSIONS,
         (
             _divided("tcp udp sctp udplite", "ports, flags of TCP; unknown: options, chunks"),
+            _divided("icmp icmp6", "errors, which begin no connection; unknown: other types"),
             _divided("multiport iprange"),
             _divided("addrtype", "types by the routing tables; unknown with a limit to an interface"),
             _divided("conntrack state", "state, protocol, original direction, status; unknown: reply, expiration"),

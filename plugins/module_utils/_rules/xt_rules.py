@@ -54,6 +54,8 @@ _TYPES = 12
 #: XT_ADDRTYPE_LIMIT_IFACE_IN, XT_ADDRTYPE_LIMIT_IFACE_OUT
 _LIMITED_TO_LINK = 0xC
 _SEEN = "packets seen before (recent)"
+#: Types of ICMP that tell of another packet (RFC 792, RFC 4443).
+_ERRORS = {IPV4: (3, 4, 5, 11, 12), IPV6: (1, 2, 3, 4)}
 #: XT_RECENT_SET
 _RECENT_SET = 0x2
 _TCP_FLAGS, _TCP_OPTION = 0x4, 0x8
@@ -160,7 +162,7 @@ def match(reading: Reading, name: str, revision: int, info: bytes, known: Known)
         _other_match(reading, name)
         return False
     handler(reading, revision, info, known)
-    return name in ("conntrack", "state", "connmark")
+    return name in ("conntrack", "state", "connmark", "icmp", "icmp6")
 
 
 def _tcp(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
@@ -189,6 +191,14 @@ def _sctp(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
         _ports(reading, "port", first, last, bool(inverted & 2))
     if asked & 4:
         reading.not_known("a chunk of SCTP")
+
+
+def _icmp(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
+    """Read a type of messages. Errors never begin a connection: conntrack counts them to another one, or as invalid."""
+    kind, _first, _last, inverted = info[:4]
+    if kind in _ERRORS[reading.family] and not inverted:
+        reading.test(UNTRACKED, ALL_BITS, ((1, INVALID),))
+    reading.not_known("the type of an ICMP message")
 
 
 def _multiport(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
@@ -388,6 +398,8 @@ _MATCHES: t.Mapping[str, _Handler] = {
     "udp": _udp,
     "udplite": _udp,
     "sctp": _sctp,
+    "icmp": _icmp,
+    "icmp6": _icmp,
     "multiport": _multiport,
     "iprange": _iprange,
     "physdev": _physdev,
