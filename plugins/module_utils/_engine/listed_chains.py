@@ -21,9 +21,10 @@ from .nat_table import NftNat
 class ListedChains:
     """See the module. The methods raise NodeError if the kernel does not answer."""
 
-    def __init__(self) -> None:
-        #: all chains of nf_tables that a family can meet
-        self.nft: t.Callable[[Family], t.List[NftChain]] = functools.lru_cache(maxsize=None)(nfnetlink.chains)
+    def __init__(self, base_only: bool = False) -> None:
+        listing = functools.partial(nfnetlink.chains, base_only=base_only)
+        #: the chains of nf_tables that a family can meet
+        self.nft: t.Callable[[Family], t.List[NftChain]] = functools.lru_cache(maxsize=None)(listing)
         self._legacy = functools.lru_cache(maxsize=None)(read_nat_table)
 
     def names(self, variant: str, family: Family) -> t.Set[str]:

@@ -11,6 +11,7 @@ raise NodeError if the kernel does not answer, unless None says so.
 from __future__ import annotations
 
 import errno
+import struct
 import typing as t
 
 from .._errors import NodeError
@@ -29,6 +30,8 @@ _GET_EXTENSION = 11 << 8 | 0
 _TABLE_NAME, _TABLE_FLAGS, _DORMANT = 1, 2, 1
 #: NFTA_CHAIN_*
 _CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_USE, _CHAIN_TYPE = 1, 3, 4, 5, 6, 7
+#: how the attribute begins that base chains alone have
+_TYPE_HEAD = struct.pack("=H", _CHAIN_TYPE)
 #: NF_DROP
 _DROP = 0
 #: NFTA_HOOK_HOOKNUM and NF_INET_POST_ROUTING
@@ -111,11 +114,16 @@ def _chain(family: Family, table: str, name: str) -> t.Optional[Attributes]:
     return _get(_GET_CHAIN, family, text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name))
 
 
-def chains(family: Family) -> t.List[NftChain]:
-    """List all chains that traffic of a family can meet."""
+def chains(family: Family, base_only: bool = False) -> t.List[NftChain]:
+    """List all chains that traffic of a family can meet.
+
+    :param base_only: whether others may be left out, of which kube-proxy has tens of thousands.
+    """
     found = []
     for protocol, nft_family in ((family.number, family.nft), (_INET, "inet")):
         for message in _dump(_GET_CHAIN, netlink.family_head(protocol), "the chains of nf_tables"):
+            if base_only and _TYPE_HEAD not in message.body:
+                continue
             chain = attributes(message.body[4:])
             hook = attributes(chain.get(_CHAIN_HOOK, b""))
             is_nat = string(chain.get(_CHAIN_TYPE, b"")) == "nat"

@@ -39,7 +39,7 @@ def find_other_chains(config: Config, listed: t.Optional[ListedChains] = None) -
         except NodeError:
             return True
 
-    return other_chains.find_other_chains(listed or ListedChains(), config.families, concerns)
+    return other_chains.find_other_chains(listed or ListedChains(base_only=True), config.families, concerns)
 
 
 def _senders(config: Config, family: Family) -> t.List[Sender]:
