@@ -103,15 +103,14 @@ def completion(parser: argparse.ArgumentParser) -> str:
     """Return the completion of commands, options and their values for bash; without a match it completes files."""
     commands = _commands(parser)
     values, options = "", ""
-    for command in commands:
+    for command in [*commands, _Command("", "", parser)]:
         words = []
         for action in _arguments(command.parser):
             words += [one for one in action.option_strings if one.startswith("--")]
             for one in action.option_strings if action.nargs != 0 else ():
                 reply = _reply(map(str, action.choices)) if action.choices else "COMPREPLY=()"
                 values += '    "%s %s") %s; return ;;\n' % (command.name, one, reply)
-        options += "    %s) %s ;;\n" % (command.name, _reply(words))
-    words = [one for action in _arguments(parser) for one in action.option_strings if one.startswith("--")]
+        options += "    %s) %s ;;\n" % (command.name, _reply(words)) if command.name else ""
     names = [command.name for command in commands]
     return _COMPLETION.substitute(
         prog=parser.prog,

@@ -167,7 +167,7 @@ def test_the_manual_page_and_the_completion_have_what_help_lists(built: Path, tm
     assert completed("s") == ["sync", "status"]
     assert completed("--lock-timeout", "5", "who", "--p") == ["--protocol"]
     assert completed("explain", "192.0.2.1", "--protocol", "") == ["tcp", "udp", "sctp", "icmp"]
-    assert completed("explain", "--proposed", "") == completed("resync", "--x") == []
+    assert completed("explain", "--proposed", "") == completed("resync", "--x") == completed("--lock-timeout", "") == []
 
 
 def test_scripts_of_the_packages_are_sound(built: Path, tmp_path: Path) -> None:
