@@ -28,6 +28,8 @@ _BEFORE_SSH = re.compile(
     r"(Task failed: )?(Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: "
     r"|Failed to connect to the host via ssh: )"
 )
+_NO_PYTHON = re.compile(r"python[0-9.]*: (command not found|not found|No such file)")
+_WITHOUT_PYTHON = ": install python3 on the node, or set ansible_python_interpreter"
 _CLOSED = re.compile(r"Shared connection to \S+ closed")
 #: Origins of policies that advice names.
 _NAMED = 3
@@ -307,7 +309,9 @@ def module_failure(result: t.Mapping[str, t.Any]) -> str:
         if lines:
             # A traceback ends with its error; what a shell prints begins with it.
             words = lines[-1] if any(line.startswith("Traceback") for line in lines) else lines[0]
-            return "%s (%s)" % (words.strip(), one_line(message))
+            # Ansible's own words have no remedy, or a long one.
+            why = _WITHOUT_PYTHON if _NO_PYTHON.search(words) else " (%s)" % one_line(message)
+            return words.strip() + why
     return message
 
 

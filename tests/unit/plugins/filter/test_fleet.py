@@ -43,8 +43,8 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
             "module_stdout": "",
             "msg": "The module failed to execute correctly, you probably need to set the interpreter.",
         },
-        "not checked: /bin/sh: 1: /usr/bin/python3: not found (The module failed to execute correctly, you probably "
-        "need to set the interpreter.)",
+        "not checked: /bin/sh: 1: /usr/bin/python3: not found: install python3 on the node, or set "
+        "ansible_python_interpreter",
     ),
     "no Python, through a terminal": (
         {
@@ -52,7 +52,8 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
             "module_stdout": "/bin/sh: 1: /usr/bin/python3: not found\r\nmore\r\n",
             "msg": "MODULE FAILURE",
         },
-        "not checked: /bin/sh: 1: /usr/bin/python3: not found (MODULE FAILURE)",
+        "not checked: /bin/sh: 1: /usr/bin/python3: not found: install python3 on the node, or set "
+        "ansible_python_interpreter",
     ),
     "a Python that fails": (
         {
