@@ -75,6 +75,8 @@ def sentence(report: _Report, found: t.Sequence[Finding]) -> str:
     else:
         first = found[0]
     words = "%s: %s" % (first.state.upper(), first.reason)
+    if first.state == CONFLICTS:
+        words += " (%s; after the remedy run ip-masq-agent verify)" % _verified(report)
     others = ", ".join(dict.fromkeys(one.state for one in found[1:] if one.state != first.state))
     return words + (": " + first.remedy if first.remedy else "") + ("; also: " + others if others else "")
 
@@ -161,12 +163,16 @@ def _differ(report: _Report) -> t.Mapping[str, t.Sequence[str]]:
     return (report.get("units") or {}).get("differ") or {}
 
 
+def _verified(report: _Report) -> str:
+    return "verified %s ago" % age(time.time() - report["last_verification"]["time"])
+
+
 def _tested(report: _Report) -> str:
     """Return what the last verification found, and the next step if there was none of these rules."""
     last, verify = report.get("last_verification"), "run ip-masq-agent verify"
     if not last:
         return "not verified yet: " + verify
-    when = "verified %s ago" % age(time.time() - last["time"])
+    when = _verified(report)
     if is_outdated(report):
         conflicts = " and with conflicts" if last["conflicts"] else ""
         return "%s, before the last change of the rules%s: %s" % (when, conflicts, verify)

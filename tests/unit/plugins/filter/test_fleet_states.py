@@ -42,6 +42,7 @@ FAILED = {"failing": True, "last_error": {"time": 1.0, "lines": ["no lock"]}}
 CONFLICT = verified(CAUSE, conflicts=1)
 STOPPED = {"units": {"differ": {"ip-masq-agent.path": ["masked"], TIMER: ["disabled", "stopped"]}, "problem": None}}
 
+AGAIN = "(verified 3 min ago; after the remedy run ip-masq-agent verify)"
 #: what is in a report -> the sentence, the exit status, and the one with conflicts tolerated
 SENTENCES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], str, int, int]] = {
     "well": (verified(MATCHES), "IN SYNC: the rules are those of the policy; verified 3 min ago: " + MATCHES, 0, 0),
@@ -78,10 +79,10 @@ SENTENCES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], str, int, int]] = {
         3,
         3,
     ),
-    "conflicts": (CONFLICT, "CONFLICTS: " + CAUSE, 5, 0),
+    "conflicts": (CONFLICT, "CONFLICTS: %s %s" % (CAUSE, AGAIN), 5, 0),
     "conflicts and units": (
         {**CONFLICT, **STOPPED},
-        "CONFLICTS: %s; also: units not as installed" % CAUSE,
+        "CONFLICTS: %s %s; also: units not as installed" % (CAUSE, AGAIN),
         5,
         3,
     ),

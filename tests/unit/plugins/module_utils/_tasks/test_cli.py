@@ -424,7 +424,7 @@ class TestVerify:
         write_verification(run.paths, Verification(1e9, False, 9, 1, "9 kinds of packets, 1 conflict"))
         run.remember(Memory(last_change=Event(1e9 - 1, ("x",))))
         assert run("status") == cli.CONFLICT
-        assert run.out.startswith("CONFLICTS: 9 kinds of packets, 1 conflict\n")
+        assert run.out.startswith("CONFLICTS: 9 kinds of packets, 1 conflict (verified ")
         assert run("status", "--tolerate-conflicts") == cli.OK
         assert run.out.startswith("CONFLICTS: ")
         assert re.search(r"^verified +2001-.* \(\d+ d ago\): 9 kinds of packets, 1 conflict$", run.out, re.MULTILINE)
