@@ -177,6 +177,10 @@ FILTERS = {
         "iptables-legacy -A FORWARD -p icmp --icmp-type 11 -j ACCEPT",
         "iptables-legacy -P FORWARD DROP",
     ),
+    "errors of nft": (
+        "nft add table inet f { chain c { type filter hook forward priority 0; policy drop; "
+        "meta l4proto tcp accept; icmp type { destination-unreachable, time-exceeded } accept; }; }",
+    ),
     "bridged": ("iptables-nft -A FORWARD -m physdev --physdev-is-bridged -j ACCEPT", _ALONE),
     "owner": ("iptables-nft -A OUTPUT -m owner --uid-owner 0 -j ACCEPT", "iptables-nft -P OUTPUT DROP"),
     "RELATED": ("iptables-nft -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", _ALONE),

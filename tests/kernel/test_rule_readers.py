@@ -647,7 +647,7 @@ _NFT_ACTIONS: t.Tuple[t.Tuple[str, str, t.Tuple[str, ...], str, t.List[t.Tuple[t
     ("pre", "limit rate 1/second accept", ("the expression limit",), "", [("accept",)]),
     ("pre", "meta skuid 0 accept", ("meta skuid",), "", [("accept",)]),
     ("pre", "fib saddr . iif oif missing drop", ("the expression fib",), "", [("drop",)]),
-    ("pre", "icmp type echo-request accept", ("bytes of a packet",), "", [("accept",)]),
+    ("pre", "icmp type echo-request accept", ("the type of an ICMP message",), "", [("accept",)]),
     ("pre", "ip ttl 1 accept", ("bytes of a packet",), "", [("accept",)]),
     ("pre", "meta length 100 accept", ("meta len",), "", [("accept",)]),
     ("pre", "ip daddr @fed accept", ("elements that rules add to the set fed",), "some", [("accept",)]),

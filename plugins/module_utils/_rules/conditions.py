@@ -62,7 +62,8 @@ AREAS: t.Mapping[str, Area] = {
         (
             _divided("meta ct objref match target", "by what is below"),
             _divided(
-                "payload", "addresses, protocol, ports, flags of TCP; unknown: other bytes, and whatever is written"
+                "payload",
+                "addresses, protocol, ports, flags of TCP, errors of ICMP; unknown: other bytes, and what is written",
             ),
             _divided("fib", "types of addresses by the routing tables; unknown: links, marks, routes"),
             _divided("cmp range byteorder immediate"),

@@ -24,6 +24,7 @@ from .reading import Conditions, Reading, UnknownError, finished, joined, unread
 from .referenced_objects import Known
 from .registers import (
     CHANCE,
+    ICMP_TYPE,
     NOTHING,
     SIZE,
     STATUS_SNAT,
@@ -311,6 +312,8 @@ class _Reader:
         if base == 2 and any(cell[0] in ("port", "source_port") for cell in cells):
             if self._only(self.family.icmp):
                 cells = not_known(_BYTES, length)
+                if not offset:
+                    cells[0] = (ICMP_TYPE, 0, 0xFF, 0)
         return cells
 
     def _only(self, protocol: int) -> bool:

@@ -10,6 +10,7 @@ import sys
 import typing as t
 
 from .._system import intervals
+from .._system.families import IPV4, IPV6
 from .reading import Conditions, UnknownError, both
 from .referenced_objects import Known
 from .rules import ALL_BITS, CT_MARK, DNAT, INVALID, MARK, PICKED_UP, RELATED, UNTRACKED, Names
@@ -28,9 +29,12 @@ GAPS = "a mask of bits that lie apart"
 PART_OF_CHANCE = "a number by chance together with other values"
 
 TCP_FLAGS = "flags of TCP"
+ICMP_TYPE = "type of an ICMP message"
+#: Types of ICMP that tell of another packet, and so begin no connection (RFC 792, RFC 4443).
+ICMP_ERRORS = {IPV4: (3, 4, 5, 11, 12), IPV6: (1, 2, 3, 4)}
 
 #: bytes of each field
-_SIZES = {"protocol": 1, TCP_FLAGS: 1, "port": 2, "source_port": 2, "original_port": 2}
+_SIZES = {"protocol": 1, TCP_FLAGS: 1, ICMP_TYPE: 1, "port": 2, "source_port": 2, "original_port": 2}
 _NAME_LENGTH = 16
 #: Tracked values: the number that a rule sees for each of them.
 #: NF_CT_STATE_BIT(IP_CT_NEW), NF_CT_STATE_UNTRACKED_BIT, NF_CT_STATE_INVALID_BIT; and of what is RELATED, not NEW
@@ -184,6 +188,10 @@ class Values:
             return {(field, mask): ((wanted, wanted),)}
         if field == TCP_FLAGS:
             return with_flags(mask, wanted)
+        if field == ICMP_TYPE:
+            if mask != 0xFF or wanted not in ICMP_ERRORS[self.family]:
+                raise UnknownError("the " + ICMP_TYPE)
+            return {(UNTRACKED, ALL_BITS): ((1, INVALID),)}
         if field in _TRACKED:
             return self._tracked(field, mask, wanted)
         if field in _LOOKED_UP:
@@ -196,7 +204,7 @@ class Values:
 
     def _between(self, piece: Piece, low: int, high: int) -> t.Optional[Conditions]:
         field, mask, flip = piece.field, piece.mask, piece.flip
-        if flip or field == TCP_FLAGS or field in _SUBJECTS or field in _TRACKED or field in _LOOKED_UP:
+        if flip or field in (TCP_FLAGS, ICMP_TYPE) or field in _SUBJECTS or field in _TRACKED or field in _LOOKED_UP:
             raise UnknownError("a range of a value that is no address, protocol or port")
         top = (1 << 8 * self.size(field)) - 1
         free = top ^ mask

@@ -19,7 +19,7 @@ from .._system.services import MAX_PORT
 from . import conditions, ipset_rules
 from .reading import Conditions, Reading, UnknownError
 from .referenced_objects import Known
-from .registers import GAPS, STATUS, STATUS_KNOWN, STATUS_SNAT, with_flags
+from .registers import GAPS, ICMP_ERRORS, ICMP_TYPE, STATUS, STATUS_KNOWN, STATUS_SNAT, with_flags
 from .rules import (
     ACCEPT,
     ALL_BITS,
@@ -54,8 +54,6 @@ _TYPES = 12
 #: XT_ADDRTYPE_LIMIT_IFACE_IN, XT_ADDRTYPE_LIMIT_IFACE_OUT
 _LIMITED_TO_LINK = 0xC
 _SEEN = "packets seen before (recent)"
-#: Types of ICMP that tell of another packet (RFC 792, RFC 4443).
-_ERRORS = {IPV4: (3, 4, 5, 11, 12), IPV6: (1, 2, 3, 4)}
 #: XT_RECENT_SET
 _RECENT_SET = 0x2
 _TCP_FLAGS, _TCP_OPTION = 0x4, 0x8
@@ -196,9 +194,9 @@ def _sctp(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
 def _icmp(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
     """Read a type of messages. Errors never begin a connection: conntrack counts them to another one, or as invalid."""
     kind, _first, _last, inverted = info[:4]
-    if kind in _ERRORS[reading.family] and not inverted:
+    if kind in ICMP_ERRORS[reading.family] and not inverted:
         reading.test(UNTRACKED, ALL_BITS, ((1, INVALID),))
-    reading.not_known("the type of an ICMP message")
+    reading.not_known("the " + ICMP_TYPE)
 
 
 def _multiport(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
