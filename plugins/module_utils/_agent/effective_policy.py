@@ -23,8 +23,6 @@ from .state_files import Memory, read_memory
 if t.TYPE_CHECKING:
     from .._verify.inspection import ComparedPolicy
 
-_Label = t.Callable[[str], str]
-
 #: Options for the place of the rules, not for what they do.
 _PLACES = {"masq_chain", "backend"}
 
@@ -112,8 +110,8 @@ def read_policy(paths: Paths, remembered: Memory, main: t.Optional[str] = None) 
     :raises ConfigError: they are invalid.
     """
     policy = _read(paths, main)[0]
-    # Where it is of options alone, nobody wrote a file yet.
-    _require_fit(policy, remembered, file_key if main is None or (policy.files or ())[1:] else None)
+    # Where it is of one text alone, nobody wrote a file yet.
+    _require_fit(policy, remembered, main is None or len(policy.files or ()) > 1)
     return policy, t.cast(Config, policy.config)
 
 
@@ -151,30 +149,30 @@ def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], pa
     return policy._replace(used_before=remembered.backend, failure=failure)
 
 
-def _require_fit(policy: EffectivePolicy, remembered: Memory, label: t.Optional[_Label] = file_key) -> None:
+def _require_fit(policy: EffectivePolicy, remembered: Memory, by_file: bool = True) -> None:
     """Refuse a policy that was not active before, and needs addresses or ports that the node does not have.
 
-    :param label: turns an option name into a key of the files; None: the policy is of options.
+    :param by_file: whether to name the file that has the value.
     :raises ConfigError: it does.
     """
     if policy.config is not None and policy.values != remembered.values:
         try:
-            _require(policy.config, label or str)
+            _require(policy.config)
         except ConfigError as exc:
-            if label is None:
+            if not by_file:
                 raise
             raise ConfigError(name_culprit(policy.files or (), lambda values: _require(_build(values)), exc)) from None
 
 
-def _require(config: Config, label: _Label = file_key) -> None:
+def _require(config: Config) -> None:
     require_addresses(config)
     if config.exemption != "return":
         # Imported here: to load it takes 30 ms, and most policies need no such look.
         from .._verify.words.concerned import require_pods
 
-        require_pods(config, label)
+        require_pods(config, file_key)
     try:
-        with_auto_ports(config, label)
+        with_auto_ports(config, file_key)
     except NodeError as exc:
         raise ConfigError(str(exc)) from None
 

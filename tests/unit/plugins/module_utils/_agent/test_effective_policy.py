@@ -69,11 +69,9 @@ def test_text_that_is_going_to_be_the_file_is_used_in_its_place(tmp_path: Path) 
         read_policy(read_from(tmp_path), Memory(), '{"masqLinkLocal": 3}')
 
 
-def test_a_policy_of_options_alone_is_refused_in_their_words(tmp_path: Path) -> None:
+def test_a_policy_of_one_text_is_refused_without_a_file(tmp_path: Path) -> None:
     text = '{"exemption": "accept"}'
-    with pytest.raises(
-        ConfigError, match="^exemption: accept also keeps .*; source_cidrs is not set: set source_cidrs"
-    ):
+    with pytest.raises(ConfigError, match="^exemption: accept also keeps .*; sourceCIDRs is not set: set"):
         read_policy(read_from(tmp_path), Memory(), text)
     (tmp_path / "config.d").mkdir()
     (tmp_path / "config.d" / "a.json").write_text('{"masqLinkLocal": true}')
