@@ -324,7 +324,7 @@ effects_summary:
   type: list
   elements: str
   sample: ["10.5.0.0/16: pod -> node, 12 open connections"]
-other_rules:
+other_nat:
   description:
     - Chains of other programs that the same traffic meets, such as those of a CNI plugin. They may masquerade exempt
       traffic. Chains in other tables of nftables are left out if none of their rules can be about pods.

@@ -37,9 +37,9 @@ def node(ns: Namespace, tmp_path: Path) -> AgentNode:
     return AgentNode(ns, tmp_path)
 
 
-def other_rules(node: AgentNode, **options: t.Any) -> t.List[str]:
+def other_nat(node: AgentNode, **options: t.Any) -> t.List[str]:
     """What the module ip_masq returns about them."""
-    return t.cast(t.List[str], node.module("ip_masq", options)["other_rules"])
+    return t.cast(t.List[str], node.module("ip_masq", options)["other_nat"])
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))
@@ -54,7 +54,7 @@ def test_jumps_to_chains_of_known_programs_are_named(node: AgentNode, variant: V
         start = "ipv4, %s: POSTROUTING jumps to %s of %s, which may masquerade" % (variant.backend, chain, program)
         assert len([note for note in notes if note.startswith(start)]) == 1, notes
     assert len(notes) == len(CHAINS)
-    assert other_rules(node, backend=variant.backend) == notes
+    assert other_nat(node, backend=variant.backend) == notes
 
 
 def test_nat_chains_of_other_tables_are_named(node: AgentNode) -> None:

@@ -98,7 +98,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
         returned["proposal"] = proposal
         if proposal["verified"] is None:
             warnings += ("the rules were not fully tested before they are written: %s" % proposal["summary"],)
-    returned["rules"]["other_rules"] = find_other_chains(config)
+    returned["rules"]["other_nat"] = find_other_chains(config)
     if not errors and not check and (installation.files or failed):
         try:
             unit_control.try_service(node.run, paths)

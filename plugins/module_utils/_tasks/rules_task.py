@@ -73,5 +73,5 @@ def carry_out(params: Params, check: bool) -> Done:
     remarks = concerned.remarks(result.remarks, config)
     warnings = tuple(map(named, (*result.notes, *result.effect_notes, *about, *remarks)))
     returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
-    returned["other_rules"] = find_other_chains(config) if present else []
+    returned["other_nat"] = find_other_chains(config) if present else []
     return Done(returned, warnings, "; ".join(result.errors))
