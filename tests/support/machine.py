@@ -78,7 +78,7 @@ class Machine:
         monkeypatch.setattr(iptables_tool, "legacy_tables", lambda family: list(self.legacy_tables[family]))
         monkeypatch.setattr(iptables_nft, "NftNat", self._table)
         monkeypatch.setattr(listed_chains, "NftNat", lambda family: self.nat[NFT, family])
-        monkeypatch.setattr(nfnetlink, "chains", lambda _family: [])
+        monkeypatch.setattr(nfnetlink, "chains", lambda _family, base_only: [])
         monkeypatch.setattr(nfnetlink, "has_chain", lambda family, _table, name: name in self.nat[NFT, family].chains)
         monkeypatch.setattr(xtables, "read", self._legacy)
         monkeypatch.setattr(xtables, "used_chains", lambda nat: [name for name, rules in nat.chains.items() if rules])
