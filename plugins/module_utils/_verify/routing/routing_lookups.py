@@ -195,7 +195,8 @@ class Lookups:
             if entry is not None and entry.kind in found:
                 found[entry.kind] += part
         result = {kind: intervals.of(parts) for kind, parts in found.items()}
-        result[UNICAST] = intervals.complement(intervals.of(sum(result.values(), ())), self._top)
+        taken = intervals.of(span for one in result.values() for span in one)
+        result[UNICAST] = intervals.complement(taken, self._top)
         return result
 
     # lookups
@@ -241,11 +242,10 @@ class Lookups:
             found.setdefault((part.destination, part.source), []).append(part)
         result = []
         for (mine, receivers), parts in found.items():
-            kinds = tuple(sorted({part.outcome.kind for part in parts}))
+            kinds = {part.outcome.kind for part in parts}
             comes_back = any(part.outcome.link == link for part in parts)
-            result.append(
-                Back(mine, receivers, (kinds, comes_back), tuple(one for part in parts for one in part.unknown))
-            )
+            unknown = tuple(one for part in parts for one in part.unknown)
+            result.append(Back(mine, receivers, (tuple(sorted(kinds)), comes_back), unknown))
         return result
 
     def _divide(
@@ -291,7 +291,8 @@ class Lookups:
             if passes or entry.unknown:
                 yield (source, part), known
             if not passes:
-                found.extend(RoutePart(source, part, one, len(entry.outcomes) > 1, known) for one in entry.outcomes)
+                several = len(entry.outcomes) > 1
+                found.extend(RoutePart(source, part, outcome, several, known) for outcome in entry.outcomes)
 
     # reading
 
@@ -369,7 +370,9 @@ class Lookups:
     def _entry(self, routes: t.Sequence[_Entry], length: int) -> _Entry:
         """Unite the routes to the same prefix: those with the lowest metric count, for IPv4 the first of them."""
         lowest = min(route.priority for route in routes)
-        best = [route for route in routes if route.priority == lowest][: 1 if self.family == IPV4 else None]
+        best = [route for route in routes if route.priority == lowest]
+        if self.family == IPV4:
+            best = best[:1]
         outcomes = dict.fromkeys(outcome for route in best for outcome in route.outcomes)
         unknown = tuple(one for route in best for one in route.unknown)
         return _Entry(best[0].kind, tuple(outcomes) or (RouteOutcome(NO_ROUTE),), unknown, length=length)
