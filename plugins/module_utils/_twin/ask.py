@@ -68,6 +68,7 @@ class Asker:
         self._sockets = Sockets()
         self._numbers = itertools.count(random.getrandbits(31))
         self._ports = itertools.cycle(_PORTS)
+        self._used: t.Set[int] = set()
         self._sources: t.Dict[str, t.Optional[int]] = {}
         self._networks: t.Dict[int, t.List[t.Any]] = {}
         self._names = {link.name: index for index, link in cables.items()}
@@ -81,9 +82,10 @@ class Asker:
 
         :param explain: whether to return the rules that decided; nor has one of this call then.
         """
-        forget_connections()
+        self._forget()
         if not explain:
-            return [self._ask(question, None) for question in questions]
+            answers = {place: self._ask(questions[place], None) for place in _in_rounds(questions)}
+            return [answers[place] for place in range(len(questions))]
         with trace.Trace(self._legacy) as heard:
             return [self._ask(question, heard) for question in questions]
 
@@ -106,8 +108,9 @@ class Asker:
         number = next(self._numbers) & 0x7FFFFFFF
         source_port = next(self._ports) if question.source_port is None else question.source_port
         alike = protocol not in (TCP, UDP, SCTP, family.icmp)  # maybe, to what conntrack compares
-        if question.source_port is not None or heard is not None or alike:
-            forget_connections()
+        if source_port in self._used or heard is not None or alike:
+            self._forget()
+        self._used.add(source_port)
         port = question.port if protocol in WITH_PORTS else 0
         self._outside.at_once()
         answer = self._send(question, protocol, source_port, port, number) or self._look(question, number)
@@ -121,6 +124,10 @@ class Asker:
         return answer._replace(
             decided_by=decision.source_rule, passed=decision.passed, untracked=decision.untracked, where=where
         )
+
+    def _forget(self) -> None:
+        forget_connections()
+        self._used.clear()
 
     def _send(self, question: Question, protocol: int, source_port: int, port: int, number: int) -> t.Optional[Answer]:
         """Send the packet. Returns an answer where that is the end of it already."""
@@ -194,6 +201,21 @@ class Asker:
         link = self._links[index]
         master = self._links.get(link.master)
         return master.name if master is not None and master.kind == links.BRIDGE else link.name
+
+
+def _in_rounds(questions: t.Sequence[Question]) -> t.List[int]:
+    """Return the places of questions: two that come from one port are in different rounds.
+
+    To empty conntrack takes the kernel longer than a packet, as it walks through the connections of all namespaces.
+    """
+    rounds = []
+    uses: t.Dict[int, int] = {}
+    for question in questions:
+        port = question.source_port
+        rounds.append(0 if port is None else uses.get(port, 0))
+        if port is not None:
+            uses[port] = rounds[-1] + 1
+    return sorted(range(len(questions)), key=rounds.__getitem__)
 
 
 def forget_connections() -> None:

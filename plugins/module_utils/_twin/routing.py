@@ -9,6 +9,7 @@ Message layout: linux/rtnetlink.h, linux/if_addr.h, linux/if_addrlabel.h, linux/
 from __future__ import annotations
 
 import errno
+import functools
 import ipaddress
 import struct
 import sys
@@ -163,23 +164,27 @@ def preferred_sources(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int, str]]:
             yield from ((route.destination, path.link, source) for path in route.paths)
 
 
-def routes(routing: Routing) -> t.Iterator[Route]:
+@functools.lru_cache(maxsize=4)  # that of the node, and of its copy
+def routes(routing: Routing) -> t.Tuple[Route, ...]:
     """Return each route, taken apart."""
-    for body in routing.routes:
-        family, bits, _source, tos, table, _protocol, _scope, kind, flags = _RTM.unpack_from(body)
-        known = netlink.attributes(body[_ROUTE_HEADER:])
-        paths = [Path(link, flags, netlink.attributes(rest)) for flags, _weight, link, rest in _paths_of(known)]
-        if _RTA_OIF in known:
-            paths.append(Path(_number(known[_RTA_OIF]), 0, known))
-        yield Route(
-            destination=ipaddress.ip_network((known.get(_RTA_DST, bytes(BY_NUMBER[family].size)), bits), strict=False),
-            kind=kind,
-            table=_number(known[_RTA_TABLE]) if _RTA_TABLE in known else table,
-            tos=tos,
-            flags=flags,
-            attributes=known,
-            paths=tuple(paths),
-        )
+    return tuple(map(_parsed, routing.routes))
+
+
+def _parsed(body: bytes) -> Route:
+    family, bits, _source, tos, table, _protocol, _scope, kind, flags = _RTM.unpack_from(body)
+    known = netlink.attributes(body[_ROUTE_HEADER:])
+    paths = [Path(link, flags, netlink.attributes(rest)) for flags, _weight, link, rest in _paths_of(known)]
+    if _RTA_OIF in known:
+        paths.append(Path(_number(known[_RTA_OIF]), 0, known))
+    return Route(
+        destination=ipaddress.ip_network((known.get(_RTA_DST, bytes(BY_NUMBER[family].size)), bits), strict=False),
+        kind=kind,
+        table=_number(known[_RTA_TABLE]) if _RTA_TABLE in known else table,
+        tos=tos,
+        flags=flags,
+        attributes=known,
+        paths=tuple(paths),
+    )
 
 
 def _number(value: bytes) -> int:

@@ -45,6 +45,7 @@ _NOT_FORWARDED = {
 #: Protocols that no rule of type nat sees: the ICMP of the other family is invalid to conntrack, and in IPv6 some
 #: numbers stand for further headers, which no rule takes for the protocol (RFC 8200; that of AH is one to rules).
 _APART = {IPV4: (ICMPV6,), IPV6: (ICMP, 0, 43, 44, 59, 60)}
+_FAMILY_NUMBERS = {title: number for number, title in nf_tables.FAMILIES.items()}
 #: Protocols that programs of the node can send: those of raw sockets (raw(7)).
 _SENT = ((pack(1), pack(254, MAX_PORT)),)
 #: Protocols of the tested packets that conntrack calls invalid: a reset, an error; see Question.stray.
@@ -118,9 +119,8 @@ class NodeModel:
             return None
         table = self.tables[ref.table]
         family, _space, name = table.title.partition(" ")
-        codes = {title: code for code, title in nf_tables.FAMILIES.items()}
         legacy = table.backend == IPTABLES_LEGACY
-        return Step(legacy, codes[family], name, chain_of(ref.chain), RULE, ref.number)
+        return Step(legacy, _FAMILY_NUMBERS[family], name, chain_of(ref.chain), RULE, ref.number)
 
     def fixed(self) -> Spans:
         """Return the addresses that rules give as source without asking for those of a link."""
