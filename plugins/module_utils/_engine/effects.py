@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing as t
 
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, PortRange
@@ -245,7 +246,7 @@ def listed_services(services: Spans, family: Family) -> t.List[str]:
 
 def as_returns(effects: t.Iterable[Effect]) -> t.List[t.Dict[str, t.Any]]:
     """Return effects as RETURN of the module ip_masq documents them."""
-    found = [_as_return(one) for one in effects]
+    found = [dict(_as_return(one)) for one in effects]
     pods = pod_names.read() if any(one["sources"] for one in found) else {}
     for one in found:
         names = pod_names.of_ranges(one["sources"], pods)
@@ -254,6 +255,7 @@ def as_returns(effects: t.Iterable[Effect]) -> t.List[t.Dict[str, t.Any]]:
     return found
 
 
+@functools.lru_cache(maxsize=LIMIT)  # they are asked for as values, in words, and in the diff
 def _as_return(effect: Effect) -> t.Dict[str, t.Any]:
     written, of_sources = effect.written or (None, None)
     destinations = range_words.shortest(effect.destinations, effect.family, LIMIT, written)

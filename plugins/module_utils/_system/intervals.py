@@ -100,7 +100,19 @@ def outline(spans: Spans, size: int) -> Spans:
 
 def difference(one: Spans, other: Spans) -> Spans:
     """Return what lies in the first alone."""
-    return intersection(one, complement(other, highest_of(one)))
+    found = []
+    for first, last in one:
+        start = first
+        place = max(bisect.bisect_right(other, (first, -1)) - 1, 0)
+        while place < len(other) and other[place][0] <= last:
+            low, high = other[place]
+            if start < low:
+                found.append((start, low - 1))
+            start = max(start, high + 1)
+            place += 1
+        if start <= last:
+            found.append((start, last))
+    return tuple(found)
 
 
 def overlay(layers: t.Iterable[t.Tuple[bool, Spans]]) -> Spans:
