@@ -20,8 +20,8 @@ from support.topology import ADDRESSES, Topology
 from support.variants import BACKENDS, EXEMPT_RANGES, NFTABLES, VARIANTS, Variant
 
 CHAIN = "IP-MASQ-AGENT"
-REWRITES = 60
-KILLS = 20
+REWRITES = 30
+KILLS = 10
 
 
 def test_no_new_connection_is_wrong_while_the_rules_are_rewritten_many_times(
