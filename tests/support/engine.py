@@ -8,7 +8,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Managed
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import same_meaning
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison, same_meaning
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.chosen_ports import chosen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_rule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
@@ -33,6 +34,12 @@ def ruleset(policy: random_policies.Policy, family: str = IPV4) -> Ruleset:
 def same(one: t.Optional[Ruleset], other: t.Optional[Ruleset]) -> bool:
     """Return whether no packet can tell two rulesets apart; None is like no other."""
     return one is not None and other is not None and same_meaning(one, other)
+
+
+def alike(one: Ruleset, other: Ruleset, family: Family) -> bool:
+    """Return whether packets are treated alike; ways to masquerade that none of them gets to do not count."""
+    beside = [(set(each.guards), each.leaks, set(each.hidden), set(each.missing)) for each in (one, other)]
+    return beside[0] == beside[1] and not Comparison(family, [one], [other], ports=chosen).products()
 
 
 def wanted(world: random_policies.World) -> Ruleset:

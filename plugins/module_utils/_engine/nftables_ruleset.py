@@ -1,10 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A ruleset as our nftables table, and our table as a ruleset.
-
-What is read out of a table is written again and compared with it, so what is not of our shape is never taken for ours.
-"""
+"""A ruleset as our nftables table, and what a table like ours does with packets, as a ruleset."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ import typing as t
 from .._errors import ConfigError
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, Mark, PortRange, Service, parse_address_range
 from .._system import intervals
-from .._system.families import IPV4, IPV6, PORT_PROTOCOLS, Family
+from .._system.families import BY_NFT, IPV4, IPV6, PORT_PROTOCOLS, Family
 from . import rule_comments as comments
 from .nftables_syntax import (
     CHAIN,
@@ -43,11 +40,12 @@ from .ruleset import (
     Masquerade,
     PolicyMatch,
     Ruleset,
+    both,
     exempt_spans,
     guards_of,
 )
 
-_LOCAL_COMMENT = comments.PREFIX + " for the node itself"
+_LOCAL, _LOCAL_COMMENT = "fib daddr type local", comments.PREFIX + " for the node itself"
 _QUOTED_LEAK = ' comment "%s"' % comments.LEAK
 _ENTRY_COMMENT = comments.PREFIX + " rules, entry %d"
 _TRANSLATED_COMMENT = comments.PREFIX + " snat, entry %d"
@@ -58,14 +56,11 @@ _MANY = 1000
 _OUTLINE_LENGTH = {IPV4: 8, IPV6: 16}
 
 # Patterns are text: a start that compiled all of them took 2.8 % longer.
-_ENTRY = r' comment "%s (rules|snat), entry [1-9][0-9]*"\Z' % comments.PREFIX
-#: Of an entry, in the order in which they are written.
-_CONDITIONS = (
-    r'(?:oifname "(?P<interface>[^"]*)" )?(?:ip6? saddr @(?P<sources>\w+) )?(?:ip6? daddr @(?P<destinations>\w+) )?'
-    r"(?:(?P<ported>tcp|udp|sctp) dport @(?P<ports>\w+) |meta l4proto (?P<protocol>\S+) )?"
-)
+_ENTRY = r' comment "%s rules, entry [1-9][0-9]*"\Z' % comments.PREFIX
+#: Each begins with what it is about, and ends with a space.
+_CONDITION = r'oifname "([^"]*)" |ip6? ([sd])addr @(\w+) |meta l4proto (\S+) |(\w+) dport @(\w+) '
 _RULE = (
-    r'(?P<conditions>(?:oifname "[^"]*" |ip6? [sd]addr @\w+ |(?:tcp|udp|sctp) dport @\w+ |meta l4proto \S+ )*)'
+    r'(?P<conditions>(?:oifname (?:!= )?"[^"]*" |ip6? [sd]addr (?:!= )?@\w+ |\w+ dport @\w+ |meta l4proto \S+ )*)'
     r"(?:numgen random mod %d < (?P<share>[0-9]+) )?(?P<verdict>return|accept|masquerade|snat)"
     # An address, or first and last of some, with or without ports.
     r"(?: to (?P<address>(?<=snat to )(?:[0-9.]+(?:-[0-9.]+)?|\[[0-9a-f:]+\](?:-\[[0-9a-f:]+\])?|"
@@ -76,10 +71,10 @@ _RULE = (
 _MASQUERADING = ("masquerade", "snat")
 _PROTOCOL = r"(?:(\w+) dport|meta l4proto (\S+)) "
 _MARKED = r"meta mark (?:& (0x[0-9a-f]{8}) == )?(0x[0-9a-f]{8}) return\Z"
-_SKIPPED = r"(?:oifname (?:!= )?\"|ip6? saddr != @)"
+_SCOPE = r'(?:ip6? saddr != @%s |(?:oifname != "[^"]*" )+)\Z' % SOURCES
+_LINK = r'oifname != "([^"]*)"'
 _MISSING = r"ct status snat ip6? saddr (\S+) drop\Z"
 _NARROWED = r"ip6? saddr != @"
-_INTERFACE = r'oifname (?:!= )?"([^"]*)"'
 
 
 def from_ruleset(ruleset: Ruleset, family: Family) -> ListedTable:
@@ -92,7 +87,7 @@ def from_ruleset(ruleset: Ruleset, family: Family) -> ListedTable:
     nft = family.nft
     to_exempt = "%s daddr @%s" % (nft, SET)
     # Not ``oif lo``, which takes 0.02 less: traffic to an address of the node inside a VRF leaves by the VRF's device.
-    local = _rule("fib daddr type local", "return", _LOCAL_COMMENT)
+    local = _rule(_LOCAL, "return", _LOCAL_COMMENT)
     verdict = "accept" if ruleset.verdict == "ACCEPT" else "return"
     deciding = [decision for decision in ruleset.decisions if decision.action != SKIP]
     if not deciding and not ruleset.leading:
@@ -145,7 +140,7 @@ def _leak_rules(
     yield '%s daddr @%s return comment "%s"' % (nft, SOURCES, comments.INSIDE)
     yield '%s daddr %s return comment "%s"' % (nft, MULTICAST[family], comments.INSIDE)
     yield 'fib saddr type local return comment "%s"' % comments.OWN
-    yield 'fib daddr type local return comment "%s"' % _LOCAL_COMMENT
+    yield '%s return comment "%s"' % (_LOCAL, _LOCAL_COMMENT)
     for guard in ruleset.guards:
         if guard.is_option:
             yield _uncounted(_rule(*_guard(guard, family)))
@@ -314,156 +309,67 @@ def _masquerade(rule: Masquerade, address: t.Optional[AddressRange]) -> t.Tuple[
 
 
 def to_ruleset(table: ListedTable) -> t.Optional[Ruleset]:
-    """Return the rules that a table holds; None if they are not of our shape."""
+    """Return what a table does with packets, a decision for each of its rules; None if it is not of our shape."""
     try:
-        ruleset = _Reader(table).ruleset()
+        return _read(table)
     except (ConfigError, LookupError, ValueError, OverflowError):
         return None
-    made = from_ruleset(ruleset, table.family)._replace(priority=table.priority)
-    return ruleset if made.means(table) else None
 
 
-class _Reader:
-    """Reads the chain of a table. What it makes of it is compared with the table, so it may take things for granted."""
+def _read(table: ListedTable) -> Ruleset:
+    """Return the same.
 
-    def __init__(self, table: ListedTable) -> None:
-        self._table = table
-        self._sets = table.sets
-
-    def ruleset(self) -> Ruleset:
-        """Return the rules.
-
-        :raises ConfigError, KeyError, ValueError: they are not of our shape.
-        """
-        table = self._table
-        written = list(table.rules(CHAIN) or ())[1:]
-        entries = [_parse(rule) for rule in written if re.search(_ENTRY, rule)]
-        translated = [line for line in entries if line.is_of("snat")]
-        entries = [line for line in entries if line.is_of("rules")]
-        rules = [bare(rule) for rule in written if not re.search(_ENTRY, rule)]
-        marked = [found for found in (re.match(_MARKED, rule) for rule in rules) if found]
-        rules = rules[len(marked) :]
-        skipped = list(itertools.takewhile(lambda rule: re.match(_SKIPPED, rule), rules))
-        rules = rules[len(skipped) :]
-        accepts = any(bare(rule).endswith("accept") for rule in written)
-        enforced = table.rules(ENFORCER) is not None
-        verdict = "ENFORCE" if enforced else "ACCEPT" if accepts else "RETURN"
-        leaks = self._leaks()
-        hidden = self._networks(SOURCES) if leaks != IGNORE else ()
-        narrowed = any(re.match(_NARROWED, rule) for rule in skipped)
-        sources = self._networks(SOURCES) if narrowed else ()
-        left_out = tuple(name for rule in skipped if "!=" not in rule for name in _read_interfaces(rule))
-        scope = PolicyMatch(
-            sources, (), tuple(name for rule in skipped if "!=" in rule for name in _read_interfaces(rule))
-        )
-        decisions = [Decision(SKIP, PolicyMatch(interfaces=left_out))] if left_out else []
-        decisions += [Decision(EXEMPT, scope._replace(destinations=self._networks(SET)))] if self._sets.get(SET) else []
-        decisions += [Decision(MASQUERADE, scope)] if rules else []
-        leading = tuple(self._leading(entries))
-        marks = tuple(Guard(mark=_read_mark(*found.groups())) for found in marked)
-        return Ruleset(
-            decisions=tuple(decisions),
-            verdict=verdict,
-            masquerade=tuple(_parse(rule).way for rule in rules[1:]) or _usual_ways(entries),
-            guards=guards_of(verdict, table.family, (*decisions, *leading)) + marks,
-            leading=leading,
-            translations=tuple(
-                self._translations(translated) if translated else self._translations_of_entries(entries)
-            ),
-            leaks=leaks,
-            hidden=hidden,
-            missing=tuple(self._missing()),
-        )
-
-    def _leaks(self) -> str:
-        """Return what is done with packets that nat does not see."""
-        rules = [bare(rule) for rule in self._table.rules(LEAKS) or ()]
-        if not any(re.match(_NARROWED, rule) for rule in rules):
-            return IGNORE
-        return DROP if any(rule.endswith("drop") and not re.match(_MISSING, rule) for rule in rules) else COUNT
-
-    def _missing(self) -> t.Iterator[AddressRange]:
-        """Return the fixed addresses with which nothing leaves."""
-        for rule in self._table.rules(LEAKS) or ():
-            found = re.match(_MISSING, bare(rule))
-            if found:
-                network = ipaddress.ip_network(found.group(1)) if "/" in found.group(1) else None
-                yield parse_address_range(found.group(1)) if network is None else AddressRange(network[0], network[-1])
-
-    def _networks(self, name: str) -> t.Tuple[t.Any, ...]:
-        return tuple(intervals.networks(self._sets[name], self._table.family))
-
-    def _leading(self, entries: t.Sequence[_Line]) -> t.Iterator[Decision]:
-        """Return the entries of ``rules``."""
-        for written in _by_entry(entries):
-            # What gives some packets an address of ``snat``, or ports, comes before what is for all of them.
-            lines = [line for line in written if "@snat_" not in line.conditions and not line.way.to_ports]
-            fixed = [line for line in lines if line.verdict == "snat"]
-            masquerading = [line for line in lines if line.verdict == "masquerade"]
-            if masquerading:
-                # Without a mapping of its own, each entry of ``snat`` decides how ports are mapped.
-                how = None if _maps_variously(written) else _ways(written)
-                yield Decision(MASQUERADE, self._match(masquerading), None, how)
-            elif fixed:
-                yield Decision(MASQUERADE, self._match(fixed), fixed[0].address, _ways(written))
-            elif self._exempts(lines[0]):
-                match = self._match(lines)
-                everything = (EVERYTHING[self._table.family],)
-                yield Decision(EXEMPT, match._replace(destinations=match.destinations or everything))
-            else:
-                yield Decision(SKIP, self._match(lines))
-
-    def _exempts(self, line: _Line) -> bool:
-        """Return whether an entry that ends with a verdict exempts, by the other chain if there is one."""
-        enforcer = self._table.rules(ENFORCER)
-        if enforcer is None:
-            # With RETURN, to exempt and to skip are the same.
-            return line.verdict == "accept"
-        kept = line.conditions + "snat to ip"
-        return any(re.search(_ENTRY, rule) and bare(rule).startswith(kept) for rule in enforcer)
-
-    def _match(self, lines: t.Sequence[_Line]) -> PolicyMatch:
-        interfaces: t.Dict[str, None] = {}
-        services: t.Dict[Service, None] = {}
-        found: t.Dict[str, t.Any] = {}
-        for line in lines:
-            found = t.cast(t.Any, re.match(_CONDITIONS, line.conditions)).groupdict()
-            if found["interface"] is not None:
-                interfaces.update(dict.fromkeys(_read_interfaces('oifname "%s"' % found["interface"])))
-            if found["ported"]:
-                ranges = [PortRange(*span) for span in self._sets[found["ports"]]]
-                services.update((Service(found["ported"], ports), None) for ports in ranges)
-            elif found["protocol"]:
-                services[Service(found["protocol"])] = None
-        sources, destinations = (
-            self._networks(found[name]) if found[name] else () for name in ("sources", "destinations")
-        )
-        return PolicyMatch(sources, destinations, tuple(interfaces), tuple(services))
-
-    def _translations(self, translated: t.Sequence[_Line]) -> t.Iterator[Decision]:
-        """Return the entries of ``snat``."""
-        for lines in _by_entry(translated):
-            yield Decision(MASQUERADE, self._match(lines[-1:]), lines[-1].address, _ways(lines))
-
-    def _translations_of_entries(self, entries: t.Sequence[_Line]) -> t.Iterator[Decision]:
-        """Return the same if no rule masquerades everything else: entries of ``rules`` begin with them."""
-        # Entries with a mapping of their own do not show the mapping of an entry of ``snat``.
-        for written in sorted(_by_entry(entries), key=lambda lines: not _maps_variously(lines)):
-            lines = [line for line in written if not line.way.to_ports]
-            last = next((line for line in lines if line.verdict == "masquerade"), None)
-            if last is not None:
-                for line in lines[: lines.index(last)]:
-                    more = line._replace(conditions=line.conditions[len(last.conditions) :])
-                    how = _ways(entries, line.way.random_fully)
-                    yield Decision(MASQUERADE, self._match([more]), line.address, how)
-                return
+    :raises ConfigError, KeyError, ValueError: it is not of our shape.
+    """
+    local, *written = table.rules(CHAIN) or ()
+    if table.foreign or bare(local) != _LOCAL + " return":
+        raise ValueError(local)
+    marked = list(itertools.takewhile(bool, (re.match(_MARKED, bare(rule)) for rule in written)))
+    lines = [_parse(rule) for rule in written[len(marked) :]]
+    enforcer = table.rules(ENFORCER)
+    verdict = "ACCEPT" if any(line.verdict == "accept" for line in lines) else "RETURN"
+    verdict = verdict if enforcer is None else "ENFORCE"
+    kept = [bare(rule) for rule in enforcer or ()]
+    scope = PolicyMatch()
+    leading: t.List[Decision] = []
+    decisions: t.List[Decision] = []
+    for line, group in itertools.groupby(lines, lambda line: line._replace(way=_alike(line.way))):
+        if "!= " in line.conditions:
+            scope = _narrowed(scope, line, table)
+            continue
+        match = _match(table, line.conditions)
+        match = None if match is None else both(match, scope)
+        if match is None:
+            continue
+        places = leading if line.of_rules else decisions
+        if line.verdict in _MASQUERADING:
+            places.append(Decision(MASQUERADE, match, line.address, tuple(one.way for one in group)))
+        elif _is_exempt(line, verdict, kept):
+            places.append(
+                Decision(EXEMPT, match._replace(destinations=match.destinations or (EVERYTHING[table.family],)))
+            )
+        else:
+            places.append(Decision(SKIP, match))
+    guards = guards_of(verdict, table.family, (*decisions, *leading))
+    leaks = _leaks(table)
+    return Ruleset(
+        tuple(decisions),
+        verdict,
+        (),
+        tuple(one for one in guards if enforcer is None or bare(_rule(*_guard(one, table.family))) in kept)
+        + tuple(Guard(mark=_read_mark(*found.groups())) for found in marked if found),
+        tuple(leading),
+        leaks=leaks,
+        hidden=_networks(table, SOURCES) if leaks != IGNORE else (),
+        missing=tuple(_missing(table)),
+    )
 
 
 class _Line(t.NamedTuple):
     """A rule that returns, accepts or masquerades."""
 
-    #: the comment of an entry of ``rules`` or ``snat``
-    entry: str
+    #: whether it is of an entry of ``rules``
+    of_rules: bool
     #: with a space behind each
     conditions: str
     #: return, accept, masquerade or snat
@@ -472,60 +378,87 @@ class _Line(t.NamedTuple):
     way: Masquerade
     address: t.Optional[AddressRange]
 
-    def is_of(self, option: str) -> bool:
-        """Return whether it belongs to an entry of an option."""
-        return " %s, entry " % option in self.entry
-
 
 def _parse(rule: str) -> _Line:
     """Parse a rule with its comment; raise ValueError if it does something else."""
-    entry = re.search(_ENTRY, rule)
     found = re.match(_RULE, bare(rule))
     if found is None:
         raise ValueError(rule)
+    protocol = _protocol(found["conditions"])
     way = Masquerade(
-        _protocol(found["conditions"]),
+        protocol if protocol in PORT_PROTOCOLS else None,
         PortRange.read(found["ports"]) if found["ports"] else None,
         None if found["share"] is None else int(found["share"]),
         found["random"] is not None,
     )
     address = parse_address_range(re.sub(r"[\[\]]", "", found["address"])) if found["address"] else None
-    return _Line(entry[0] if entry else "", found["conditions"], found["verdict"], way, address)
+    return _Line(re.search(_ENTRY, rule) is not None, found["conditions"], found["verdict"], way, address)
 
 
-def _by_entry(lines: t.Iterable[_Line]) -> t.Iterator[t.List[_Line]]:
-    """Return the rules of each entry."""
-    return (list(group) for _entry, group in itertools.groupby(lines, lambda line: line.entry))
+def _alike(way: Masquerade) -> Masquerade:
+    """Return what the ways to masquerade the same packets have in common."""
+    return Masquerade(random_fully=way.random_fully)
 
 
-def _usual_ways(entries: t.Sequence[_Line]) -> t.Tuple[Masquerade, ...]:
-    """Return how to masquerade if no rule masquerades everything else, by entries of ``rules``."""
-    for written in _by_entry(entries):
-        if _maps_variously(written):
-            own = next((line for line in written if line.verdict == "masquerade"), None)
-            return _ways(entries, own is not None and own.way.random_fully)
-    return _ways(entries)
+def _is_exempt(line: _Line, verdict: str, kept: t.Container[str]) -> bool:
+    """Return whether a rule that ends with a verdict exempts; with RETURN, to exempt and to skip are the same."""
+    if verdict == "ENFORCE":
+        return any(line.conditions + "snat to %s saddr" % nft in kept for nft in BY_NFT)
+    return line.verdict == "accept" or (verdict == "RETURN" and "@" + SET in line.conditions)
 
 
-def _ways(lines: t.Sequence[_Line], random_fully: t.Optional[bool] = None) -> t.Tuple[Masquerade, ...]:
-    """Return how rules masquerade: all of them, or those that choose ports fully at random, or do not."""
-    ways = [line.way for line in lines if line.verdict in _MASQUERADING]
-    ways = [way for way in ways if random_fully in (None, way.random_fully)]
-    found = dict.fromkeys(way if way.to_ports else way._replace(protocol=None) for way in ways)
-    # An entry lists its own protocols only, in its own order.
-    protocols = (*PORT_PROTOCOLS, None)
-    return tuple(sorted(found, key=lambda way: protocols.index(way.protocol))) or (Masquerade(),)
+def _match(table: ListedTable, conditions: str) -> t.Optional[PolicyMatch]:
+    """Return which packets fulfil all of some conditions; None: there are none."""
+    match: t.Optional[PolicyMatch] = PolicyMatch()
+    for name, side, named, protocol, ported, ports in re.findall(_CONDITION, conditions):
+        networks = _networks(table, named) if named else ()
+        if match is None or (named and not networks):
+            return None
+        if name:
+            match = both(match, PolicyMatch(interfaces=(_link(name),)))
+        elif ported:
+            match = match._replace(services=tuple(Service(ported, PortRange(*one)) for one in table.sets[ports]))
+        elif protocol:
+            match = match._replace(services=(Service(protocol),))
+        elif side == "s":
+            match = both(match, PolicyMatch(networks))
+        elif named != OUTLINE:
+            match = match._replace(destinations=networks)
+    return match
 
 
-def _maps_variously(lines: t.Sequence[_Line]) -> bool:
-    """Return whether some of the rules that masquerade choose source ports fully at random, and others do not."""
-    return len({line.way.random_fully for line in lines if line.verdict in _MASQUERADING}) > 1
+def _narrowed(scope: PolicyMatch, line: _Line, table: ListedTable) -> PolicyMatch:
+    """Return the scope of the rules behind one that leaves what is outside of it to others."""
+    if line.verdict != "return" or not re.match(_SCOPE, line.conditions):
+        raise ValueError(line)
+    links = tuple(map(_link, re.findall(_LINK, line.conditions)))
+    return scope._replace(interfaces=links) if links else scope._replace(sources=_networks(table, SOURCES))
+
+
+def _link(name: str) -> str:
+    return name[:-1] + "+" if name.endswith("*") else name
+
+
+def _networks(table: ListedTable, name: str) -> t.Tuple[t.Any, ...]:
+    return tuple(intervals.networks(table.sets[name], table.family))
+
+
+def _leaks(table: ListedTable) -> str:
+    """Return what is done with packets that nat does not see."""
+    rules = [bare(rule) for rule in table.rules(LEAKS) or ()]
+    if not any(re.match(_NARROWED, rule) for rule in rules):
+        return IGNORE
+    return DROP if any(rule.endswith("drop") and not re.match(_MISSING, rule) for rule in rules) else COUNT
+
+
+def _missing(table: ListedTable) -> t.Iterator[AddressRange]:
+    """Return the fixed addresses with which nothing leaves."""
+    for rule in table.rules(LEAKS) or ():
+        found = re.match(_MISSING, bare(rule))
+        if found:
+            network = ipaddress.ip_network(found.group(1)) if "/" in found.group(1) else None
+            yield parse_address_range(found.group(1)) if network is None else AddressRange(network[0], network[-1])
 
 
 def _read_mark(mask: t.Optional[str], value: str) -> Mark:
     return Mark(*(int(number, 16) for number in (value, mask) if number))
-
-
-def _read_interfaces(rule: str) -> t.Iterator[str]:
-    for name in re.findall(_INTERFACE, rule):
-        yield name[:-1] + "+" if name.endswith("*") else name

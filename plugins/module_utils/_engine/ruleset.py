@@ -173,7 +173,7 @@ class Ruleset(t.NamedTuple):
         if decision.action != MASQUERADE or decision.address is not None:
             return
         for translation in self.translations:
-            match = _both(decision.match, translation.match)
+            match = both(decision.match, translation.match)
             if match is not None:
                 how = translation.how if decision.how is None else decision.how
                 yield Decision(MASQUERADE, match, translation.address, how)
@@ -207,7 +207,7 @@ class Ruleset(t.NamedTuple):
         return tuple(dict.fromkeys(rules))
 
     def _leak_rules(self, decision: Decision) -> t.Iterator[OwnRule]:
-        hidden = _both(decision.match, PolicyMatch(self.hidden)) if self.leaks != IGNORE else None
+        hidden = both(decision.match, PolicyMatch(self.hidden)) if self.leaks != IGNORE else None
         missing = decision.address is not None and decision.address in self.missing
         if decision.action == MASQUERADE:
             if hidden is not None and not missing:
@@ -277,7 +277,7 @@ def _in_front(rule: OwnRule) -> OwnRule:
     return OwnRule(SKIP, network, rule.source, rule.interface, rule.service, state=REDIRECTED)
 
 
-def _both(one: PolicyMatch, other: PolicyMatch) -> t.Optional[PolicyMatch]:
+def both(one: PolicyMatch, other: PolicyMatch) -> t.Optional[PolicyMatch]:
     """Intersect two matches; the second one has only sources and interfaces. Return None if they are disjoint."""
     sources = _common(one.sources, other.sources, _narrower_network)
     interfaces = _common(one.interfaces, other.interfaces, _narrower_interface)

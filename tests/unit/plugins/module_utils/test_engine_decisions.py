@@ -50,7 +50,7 @@ def met(rules: t.Iterable[t.Any], packet: Packet) -> str:
     number = NUMBERS.get(protocol) or {4: 1, 6: 58}[source.version]
     for rule in rules:
         if applies(rule, destination, source, interface, number << 16 | port) and (
-            rule.way is None or rule.way.protocol is None
+            rule.way is None or rule.way.protocol in (None, protocol)
         ):
             return rule.kind if rule.address is None else "to %s" % (rule.address,)
     return "skip"
@@ -216,10 +216,9 @@ def _is_read_back(config: Config, family: str) -> None:
     assert read == table and not read.foreign
     found = nftables_ruleset.to_ruleset(read)
     assert found is not None
-    assert nftables_ruleset.from_ruleset(found, family).means(table)
     # To exempt everything and to skip everything is the same to packets with RETURN, but compared as ranges it is not.
     if config.exemption != "return":
-        assert engine.same(wanted, found._replace(guards=wanted.guards))
+        assert engine.alike(wanted, found._replace(guards=wanted.guards), family)
 
 
 @given(engine.narrow_configs, engine.narrow_configs, engine.families, st.data())
