@@ -1,61 +1,9 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""Summarize the IP masquerading of a fleet of nodes."""
 
 from __future__ import annotations
-
-DOCUMENTATION = r"""
-name: fleet
-short_description: Summarize the IP masquerading of a fleet of nodes
-version_added: 1.0.0
-author:
-  - the kubenode.ip_masq maintainers (@kubenode)
-description:
-  - Groups what M(kubenode.ip_masq.ip_masq_agent_info) returned on many nodes by what differs. The playbooks
-    C(kubenode.ip_masq.status) and C(kubenode.ip_masq.report) print it.
-positional: hostvars
-options:
-  _input:
-    description: Names of hosts. One that was not queried counts as C(not checked); one that is unknown is left out.
-    type: list
-    elements: str
-    required: true
-  hostvars:
-    description: The variable C(hostvars), in which each host has its result as C(ip_masq_agent__asked).
-    type: dict
-    required: true
-  playbook:
-    description:
-      - The playbook that applies the policy of this run, if it is known. Advice for nodes without an agent names it.
-    type: str
-    default: ''
-  unreached:
-    description: Nodes of the cluster that no play of this run is for. They count as C(not checked).
-    type: list
-    elements: str
-    default: []
-  tolerate_conflicts:
-    description: Whether nodes whose last verification found conflicts are left out of C(off), unless more is wrong.
-    type: bool
-    default: false
-  generated:
-    description: When the nodes were queried, for the files. Without it RV(_value) has no C(files).
-    type: str
-notes:
-  - Internal. Playbooks and roles of this collection call it; it may change in any release.
-"""
-
-RETURN = r"""
-_value:
-  description:
-    - C(lines) are what the nodes have in common, a line for each thing that is wrong with the nodes that have it, and
-      one with the counts. If that is long, C(table) is in place of it.
-    - C(table) are at most 28 lines of at most 120 characters, with a row for each state and for what nodes differ in.
-    - C(off) are the names of the nodes that were queried and are not in order, C(reasons) what is wrong with each of
-      them, by name. C(shown_by) are the same names, or one of a node that was queried if there are none.
-    - C(files) are the contents of C(report.json), C(report.csv) and C(report.html), by these names.
-  type: dict
-"""
 
 import typing as t
 
@@ -77,7 +25,7 @@ def fleet(
     unreached: t.Sequence[str] = (),
     tolerate_conflicts: bool = False,
 ) -> t.Dict[str, t.Any]:
-    """See above."""
+    """See the documentation."""
     views = {host: hostvars[host] for host in hosts if host in hostvars}
     answers = {host: view.get(ASKED) for host, view in views.items()}
     advice = advise(answers.values(), playbook)

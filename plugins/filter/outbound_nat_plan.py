@@ -1,50 +1,9 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""What the policy changes in CNI configurations of a Windows node."""
 
 from __future__ import annotations
-
-DOCUMENTATION = r"""
-name: outbound_nat_plan
-short_description: What the policy changes in CNI configurations of a Windows node
-version_added: 1.0.0
-author:
-  - the kubenode.ip_masq maintainers (@kubenode)
-description:
-  - Applies P(kubenode.ip_masq.outbound_nat_exceptions#filter) to files that C(ansible.windows.slurp) has read, with the
-    ranges of the policy. The role P(kubenode.ip_masq.ip_masq_windows#role) is its caller.
-positional: policy, remove, add_policy
-options:
-  _input:
-    description: Results of the loop over C(ansible.windows.slurp), each with the path as C(item) and the C(content).
-    type: list
-    elements: dict
-    required: true
-  policy:
-    description: What P(kubenode.ip_masq.config#lookup) returns for the host.
-    type: dict
-    required: true
-  remove:
-    description: The option O(kubenode.ip_masq.outbound_nat_exceptions#filter:remove).
-    type: list
-    elements: str
-    default: []
-  add_policy:
-    description: The option O(kubenode.ip_masq.outbound_nat_exceptions#filter:add_policy).
-    type: bool
-    default: false
-notes:
-  - Internal. Playbooks and roles of this collection call it; it may change in any release.
-"""
-
-RETURN = r"""
-_value:
-  description:
-    - For each file its C(path), whether it would be C(changed), the C(content) that it would have in Base64, the
-      C(lines) of a report, the C(diff) as lines, and the C(error) if it is refused, else empty text.
-  type: list
-  elements: dict
-"""
 
 import base64
 import difflib
