@@ -3,14 +3,16 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """kubespray's variables as hosts have them.
 
-kubespray's defaults are those of roles, which no play of another collection sees; ``DEFAULTS`` repeats those that
-matter, as of kubespray 2.31 (roles/kubespray_defaults, roles/network_plugin, roles/kubernetes).
+kubespray's defaults are those of roles, which no play of another collection sees; kubespray_defaults.yml repeats those
+that matter.
 """
 
 from __future__ import annotations
 
 import typing as t
+from pathlib import Path
 
+import yaml
 from ansible.module_utils.parsing.convert_bool import boolean
 from jinja2.exceptions import UndefinedError
 
@@ -19,58 +21,8 @@ from ..module_utils._policy.values import show
 from ._names import grouped, some_of
 from ._networks import read_networks
 
-DEFAULTS: t.Dict[str, t.Any] = {
-    "calico_bpf_enabled": False,
-    "calico_ipip_mode": "Never",
-    "calico_network_backend": "vxlan",
-    "calico_vxlan_mode": "Always",
-    "cilium_auto_direct_node_routes": False,
-    "cilium_deploy_additionally": False,
-    "cilium_enable_bgp_control_plane": False,
-    "cilium_enable_bpf_masquerade": False,
-    "cilium_enable_ipv4_masquerade": True,
-    "cilium_enable_ipv6_masquerade": True,
-    "cilium_ip_masq_agent_enable": False,
-    "cilium_kube_proxy_replacement": False,
-    "cilium_tunnel_mode": "vxlan",
-    "enable_dual_stack_networks": False,
-    "enable_nat_default_gateway": True,
-    "flannel_backend_type": "vxlan",
-    "ip_masq_agent_except_interfaces": [],
-    "ip_masq_agent_exemption": "return",
-    "ip_masq_agent_nomasq_all_reserved_ranges": False,
-    "ip_masq_agent_non_masquerade_cidrs": None,
-    "ip_masq_agent_out_interfaces": [],
-    "ip_masq_agent_source_cidrs": None,
-    "ipv4_stack": True,
-    "kube_apiserver_node_port_range": "30000-32767",
-    # enable_dual_stack_networks is its older name
-    "ipv6_stack": None,
-    "kube_network_plugin": "calico",
-    "kube_network_plugin_multus": False,
-    "kube_ovn_network_type": "geneve",
-    # kubespray makes these of the ones below; only an operator's own are seen here.
-    "kube_pods_subnets": None,
-    "kube_service_subnets": None,
-    "kube_pods_subnet": "10.233.64.0/18",
-    "kube_pods_subnet_ipv6": "fd85:ee78:d8a6:8607::1:0000/112",
-    "kube_service_addresses": "10.233.0.0/18",
-    "kube_service_addresses_ipv6": "fd85:ee78:d8a6:8607::1000/116",
-    "kube_proxy_masquerade_all": False,
-    "kube_proxy_masquerade_bit": 14,
-    "kube_proxy_mode": "ipvs",
-    "kube_proxy_remove": False,
-    "kube_router_annotations_all": [],
-    "kube_router_annotations_master": [],
-    "kube_router_annotations_node": [],
-    "kube_router_extra_args": [],
-    "kube_router_peer_router_ips": None,
-    "kube_router_run_service_proxy": False,
-    "nat_outgoing": True,
-    "nat_outgoing_ipv6": False,
-    # No default: what reads it has one.
-    "peer_with_router": None,
-}
+#: Of each variable, in the file beside this one.
+DEFAULTS: t.Dict[str, t.Any] = yaml.safe_load((Path(__file__).parent / "kubespray_defaults.yml").read_text("utf-8"))
 
 
 def is_template(value: t.Any) -> bool:
