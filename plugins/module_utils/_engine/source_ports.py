@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import heapq
 import ipaddress
-import itertools
 import math
 import struct
 import time
@@ -26,7 +25,7 @@ from .._system import conntrack, intervals, pod_names
 from .._system.conntrack import PortUse
 from .._system.families import FAMILIES, IPV6, PORT_PROTOCOLS, PROTOCOL_NAMES, PROTOCOLS, Family, has_ipv6
 from .._system.node_addresses import node_addresses
-from .ruleset import UNPRIVILEGED, Masquerade, Ruleset
+from .ruleset import UNPRIVILEGED, Ruleset
 
 if t.TYPE_CHECKING:
     from .reconcile import Result
@@ -109,7 +108,8 @@ class _Choice:
 
     def __init__(self, rulesets: t.Iterable[Ruleset]) -> None:
         ranges: t.Dict[str, t.Set[PortRange]] = {}
-        for rule in itertools.chain.from_iterable(map(_rules, rulesets)):
+        decided = ((ruleset, decision) for ruleset in rulesets for decision in ruleset.expanded)
+        for rule in (way for ruleset, decision in decided for way in ruleset.ways(decision)):
             if rule.to_ports:
                 for protocol in [rule.protocol] if rule.protocol else PORT_PROTOCOLS:
                     ranges.setdefault(protocol, set()).add(rule.to_ports)
@@ -137,12 +137,6 @@ class _Choice:
 
 def _size(pool: t.Iterable[PortRange]) -> int:
     return sum(ports.size for ports in pool)
-
-
-def _rules(ruleset: Ruleset) -> t.Iterator[Masquerade]:
-    yield from ruleset.masquerade
-    for decision in (*ruleset.leading, *ruleset.decisions, *ruleset.translations):
-        yield from decision.how or ()
 
 
 class _Counter:
