@@ -10,12 +10,13 @@ import ipaddress
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, pod_names, xtables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import explanation, judge, verification
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import guest_networks, senders
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import senders
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
 from support.actor_rules import IPTABLES, NFT, SHAPES, Shape
 from support.topology import ADDRESSES, Topology
@@ -159,18 +160,38 @@ def _explained(destination: str) -> t.List[explanation.Explained]:
         return explanation.explain(made, exempt(_EXEMPT), [Question(destination, _POD, "pods")])
 
 
-#: A program that keeps guests, the network of its rules in the shape, the variant of iptables, and whether that is
-#: found when no other rules are read.
+#: A program that keeps guests, the network of its rules in the shape, and the variant of iptables.
 _GUESTS = [
-    ("networkmanager-shared", NFT, "10.244.1.0/24", "nft", True),
-    ("lxc-net-over-pods", NFT, "10.244.1.0/24", "nft", True),
-    ("incus-over-pods", NFT, "10.244.1.0/24", "nft", True),
-    ("systemd-networkd", NFT, "10.244.1.0/24", "nft", True),
-    ("libvirt-over-pods", NFT, "10.244.1.0/24", "nft", True),
-    ("docker-over-pods", NFT, "10.244.0.0/16", "nft", True),
-    ("podman-beside-pods", NFT, "10.88.0.0/16", "nft", True),
-    ("libvirt-beside-pods", IPTABLES, "192.168.122.0/24", "nft", False),
-    ("libvirt-beside-pods", IPTABLES, "192.168.122.0/24", "legacy", False),
+    ("networkmanager-shared", NFT, "10.244.1.0/24", "nft"),
+    ("lxc-net-over-pods", NFT, "10.244.1.0/24", "nft"),
+    ("incus-over-pods", NFT, "10.244.1.0/24", "nft"),
+    ("systemd-networkd", NFT, "10.244.1.0/24", "nft"),
+    ("libvirt-over-pods", NFT, "10.244.1.0/24", "nft"),
+    ("docker-over-pods", NFT, "10.244.0.0/16", "nft"),
+    ("podman-beside-pods", NFT, "10.88.0.0/16", "nft"),
+    ("libvirt-beside-pods", IPTABLES, "192.168.122.0/24", "nft"),
+    ("libvirt-beside-pods", IPTABLES, "192.168.122.0/24", "legacy"),
+]
+#: Rules of POSTROUTING, and whether what is behind br7 are guests of the program that made it.
+_POSTROUTING = [
+    ("-s 10.42.0.0/24 ! -o br7 -j MASQUERADE", True),
+    ("-s 10.42.0.0/24 ! -o br7 -j SNAT --to-source 198.51.100.1", True),
+    ("-s 10.42.0.0/24 ! -d 10.42.0.0/24 -j MASQUERADE", True),
+    ("-s 10.42.0.0/24 ! -d 10.42.0.0/24 -m comment --comment nm-shared-br7 -j MASQUERADE", True),
+    ("-s 10.42.0.0/24 ! -d 10.42.0.0/24 -p tcp -j MASQUERADE --to-ports 1024-65535", True),
+    ("-s 10.42.0.0/24 -j NETAVARK-0123456789ABC", True),
+    ("-s 10.42.0.0/24 -j MASQUERADE", False),
+    ("-s 10.42.0.0/24 -o eth0 -j MASQUERADE", False),
+    ("-s 10.42.0.0/24 ! -o br -j MASQUERADE", False),
+    ("-s 10.42.0.0/24 ! -o br+ -j MASQUERADE", False),
+    ("-s 10.42.0.0/24 ! -o br7 -d 203.0.113.0/24 -j MASQUERADE", False),
+    ("-s 10.42.0.0/24 ! -o br7 -m mark --mark 0x8 -j MASQUERADE", False),
+    ("-s 10.42.0.0/24 ! -d 10.0.0.0/8 -j MASQUERADE", False),
+    ("-s 10.42.0.0/24 ! -d 10.42.0.0/24 -j RETURN", False),
+    ("-s 10.42.0.0/16 ! -o br7 -j MASQUERADE", False),
+    ("-s 10.42.0.0/16 ! -d 10.42.0.0/16 -j MASQUERADE", False),
+    ("-s 10.42.0.0/24 -j KUBE-POSTROUTING", False),
+    ("! -s 10.42.0.0/24 -j MASQUERADE", False),
 ]
 
 
@@ -180,28 +201,78 @@ def _links(found: t.Sequence[senders.Sender]) -> t.Set[str]:
 
 def _kept(others: t.Sequence[t.Any] = ()) -> t.List[t.Tuple[t.Set[str], t.Set[str]]]:
     """Pods and guests by all that a node has, and by its links, routes and few tables."""
-    states = (node_state.read(run), node_state.read_network(guest_networks.is_wanted))
+    states = (node_state.read(run), senders.read_network())
     return [(_links(senders.senders(state, IPV4, others)), _links(senders.guests(state, IPV4))) for state in states]
 
 
-@pytest.mark.parametrize(("name", "backend", "network", "variant", "always"), _GUESTS)
+@pytest.fixture
+def bridge(node: Topology) -> t.Iterator[Topology]:
+    """A bridge besides that of the pods, with a name that no program gives it."""
+    node.node.run("ip", "-batch", "-", stdin="link add br7 type bridge\naddr add 10.42.0.1/24 dev br7\n")
+    node.node.run("ip", "link", "set", "br7", "up")
+    yield node
+    node.node.run("ip", "link", "delete", "br7")
+
+
+_ALL_PODS: t.Tuple[t.Set[str], t.Set[str]] = ({"br7", "pods"}, set())
+_WITH_GUESTS = ({"pods"}, {"br7"})
+
+
+@pytest.mark.parametrize(("name", "backend", "network", "variant"), _GUESTS)
 def test_guests_by_the_rules_of_their_program(
-    node: Topology, name: str, backend: str, network: str, variant: str, always: bool
+    bridge: Topology, name: str, backend: str, network: str, variant: str
 ) -> None:
     """A bridge of any name is theirs if they masquerade exactly its network; the policy may say otherwise."""
     shape = next(one for one in SHAPES if (one.name, one.backend) == (name, backend))
-    node.node.run("ip", "-batch", "-", stdin="link add br7 type bridge\naddr add 10.42.0.1/24 dev br7\n")
-    try:
-        node.node.run("ip", "link", "set", "br7", "up")
-        pods: t.Tuple[t.Set[str], t.Set[str]] = ({"br7", "pods"}, set())
-        assert inside(node.node, _kept) == [pods, pods]
-        for text, theirs in (("10.42.0.0/16", False), ("10.42.0.0/24", True)):
-            node.node.run("nft", "flush", "ruleset")
-            node.node.run("iptables-legacy", "-t", "nat", "-F")
-            shape._replace(rules=shape.rules.replace(network, text)).load(node.node, variant)
-            found = ({"pods"}, {"br7"}) if theirs else pods
-            assert inside(node.node, _kept) == [found, found if always else pods]
-        named = functools.partial(_kept, [ipaddress.ip_network("10.42.0.0/16")])
-        assert [pods for pods, _guests in inside(node.node, named)] == [{"br7"}, {"br7"}]
-    finally:
-        node.node.run("ip", "link", "delete", "br7")
+    assert inside(bridge.node, _kept) == [_ALL_PODS] * 2
+    for text, theirs in (("10.42.0.0/16", False), ("10.42.0.0/24", True)):
+        bridge.node.run("nft", "flush", "ruleset")
+        bridge.node.run("iptables-legacy", "-t", "nat", "-F")
+        shape._replace(rules=shape.rules.replace(network, text)).load(bridge.node, variant)
+        assert inside(bridge.node, _kept) == [_WITH_GUESTS if theirs else _ALL_PODS] * 2
+    named = functools.partial(_kept, [ipaddress.ip_network("10.42.0.0/16")])
+    assert [pods for pods, _guests in inside(bridge.node, named)] == [{"br7"}, {"br7"}]
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+@pytest.mark.parametrize(("rule", "theirs"), _POSTROUTING)
+def test_guests_by_rules_of_postrouting(bridge: Topology, rule: str, theirs: bool, variant: str) -> None:
+    """What has no chain of its own is theirs by the form of the rule, and an operator's rule for pods is not."""
+    chains = "*nat\n:NETAVARK-0123456789ABC - [0:0]\n:KUBE-POSTROUTING - [0:0]\n-A POSTROUTING %s\nCOMMIT\n"
+    bridge.node.run("iptables-%s-restore" % variant, stdin=chains % rule)
+    assert inside(bridge.node, _kept) == [_WITH_GUESTS if theirs else _ALL_PODS] * 2
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_pods_are_no_guests_whatever_rule_there_is(
+    bridge: Topology, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bridge of a network plugin, and one behind which the container runtime knows a pod."""
+    rule = "*nat\n-A POSTROUTING -s 10.42.0.0/24 ! -d 10.42.0.0/24 -j MASQUERADE\nCOMMIT\n"
+    bridge.node.run("iptables-%s-restore" % variant, stdin=rule)
+    for address, found in (("10.42.1.7", _WITH_GUESTS), ("fd00::7", _WITH_GUESTS), ("10.42.0.7", _ALL_PODS)):
+        monkeypatch.setattr(pod_names, "read", lambda address=address: {address: pod_names.Pod("default/web", 0.0)})
+        assert inside(bridge.node, _kept) == [found] * 2
+    monkeypatch.undo()
+    for name, found in (("cni7", ({"cni7", "pods"}, set())), ("br7", _WITH_GUESTS)):
+        bridge.node.run(
+            "ip", "-batch", "-", stdin="link set br7 down\nlink set br7 name %s\nlink set %s up" % (name, name)
+        )
+        assert inside(bridge.node, _kept) == [found] * 2
+        bridge.node.run("ip", "link", "set", name, "name", "br7")
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_only_the_chains_for_guests_are_looked_at(bridge: Topology, variant: str) -> None:
+    """Of a nat table that kube-proxy fills, whether the rest can be read or not."""
+    for name in ("kube-proxy", "libvirt-beside-pods"):
+        next(one for one in SHAPES if (one.name, one.backend) == (name, IPTABLES)).load(bridge.node, variant)
+    assert inside(bridge.node, _chains_of_nat) == {"POSTROUTING", "LIBVIRT_PRT"}
+
+
+def _chains_of_nat() -> t.Set[str]:
+    state = senders.read_network()
+    found = {netlink.name(netlink.attributes(body)[2]) for table in state.tables for body in table.rules}
+    for table in state.legacy:
+        found.update(xtables.chains_from(table, "POSTROUTING", ("LIBVIRT_PRT",)))
+    return found

@@ -30,14 +30,16 @@ _HAS_PROTOCOL = 0x1
 _NOT_INCOMING, _NOT_OUTGOING, _NOT_SOURCE, _NOT_DESTINATION, _NOT_FRAGMENT, _NOT_PROTOCOL = 1, 2, 8, 16, 32, 64
 
 
-def read(table: xtables.XtTable, known: Known) -> t.Optional[RuleTable]:
-    """Return a table; None if it does not see packets of this family."""
+def read(
+    table: xtables.XtTable, known: Known, some: t.Optional[t.Mapping[str, xtables.XtChain]] = None
+) -> t.Optional[RuleTable]:
+    """Return a table, or some chains of it; None if it does not see packets of this family."""
     if table.family != known.family:
         return None
     base: t.Dict[str, BaseChain] = {}
     chains: t.Dict[str, t.Tuple[Rule, ...]] = {}
     aware = False
-    for name, chain in xtables.chains(table).items():
+    for name, chain in (xtables.chains(table) if some is None else some).items():
         if name in HOOKS:
             kind = _KINDS.get((table.name, None)) or _KINDS.get((table.name, name), "filter")
             base[name] = BaseChain(kind, HOOKS[name], priority(table.name, name), chain.policy == "DROP")

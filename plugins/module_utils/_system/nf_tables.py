@@ -105,10 +105,14 @@ class NftTable(t.NamedTuple):
         return "%s %s" % (FAMILIES.get(self.family, str(self.family)), self.name)
 
 
-def read(wanted: t.Optional[t.Callable[[str], bool]] = None) -> t.Tuple[NftTable, ...]:
+#: By the name of a table: the chains to read of it, none for all that it has; None: the table is not read.
+Wanted = t.Callable[[str], t.Optional[t.Sequence[str]]]
+
+
+def read(wanted: t.Optional[Wanted] = None) -> t.Tuple[NftTable, ...]:
     """Read all tables in this network namespace.
 
-    :param wanted: whether to read a table, by its name; the others cost little then.
+    :param wanted: what to read; the rest costs little then.
     :raises NodeError: the kernel does not answer, or they keep changing.
     """
     for _attempt, tables, generation in _attempts(lambda reader: reader.all(wanted), netlink.ATTEMPTS):
@@ -202,13 +206,19 @@ class _Reader:
             if "table" in fields
         )
 
-    def all(self, wanted: t.Optional[t.Callable[[str], bool]] = None) -> t.Tuple[NftTable, ...]:
-        """Return all tables, or those whose names are wanted."""
+    def _made(self, family: int, name: str) -> NftTable:
+        return next(table for table in self._tables() if (table.family, table.name) == (family, name))
+
+    def all(self, wanted: t.Optional[Wanted] = None) -> t.Tuple[NftTable, ...]:
+        """Return all tables, or what of them is wanted."""
         self._collect(_GET_TABLE, "table")
         if wanted is not None:
             named = [(family, netlink.name(name)) for family, name in self._parts]
             self._parts.clear()
-            read = [self.one(family, name, ()) for family, name in named if wanted(name)]
+            asked = [
+                (family, name, chains) for family, name in named for chains in [wanted(name)] if chains is not None
+            ]
+            read = [self._part(*one) if one[-1] else self.one(*one) for one in asked]
             return tuple(one for one in read if one is not None)
         chains = self._collect(_GET_CHAIN, "chains")
         self._collect_sets()
@@ -221,6 +231,16 @@ class _Reader:
         """Return the rules of one table."""
         self._collect(_GET_RULE, "rules", netlink.text(TABLE, name), family)
         return tuple(self._parts.get((family, name.encode() + b"\0"), {}).get("rules", ()))
+
+    def _part(self, family: int, name: str, chains: t.Sequence[str]) -> NftTable:
+        """Return some chains of a table with their rules, and nothing that these refer to."""
+        named = netlink.text(TABLE, name)
+        self._collect(_GET_TABLE, "table", named, family, one=True)
+        for chain in chains:
+            with contextlib.suppress(netlink.KernelError):
+                self._collect(_GET_CHAIN, "chains", named + netlink.text(CHAIN_NAME, chain), family, one=True)
+                self._collect(_GET_RULE, "rules", named + netlink.text(RULE_CHAIN, chain), family)
+        return self._made(family, name)
 
     def one(self, family: int, name: str, chains: t.Sequence[str]) -> t.Optional[NftTable]:
         """Return one table; None if it is not there."""
@@ -244,7 +264,7 @@ class _Reader:
             parts.pop("chains", None)
             self._collect(_GET_CHAIN, "chains", family=family)
             self._collect_objects(family)
-        return next(table for table in self._tables() if (table.family, table.name) == (family, name))
+        return self._made(family, name)
 
 
 def _numbered(kernel: Netlink, family: int, known: t.Mapping[int, bytes], wanted: bytes) -> t.Optional[t.List[bytes]]:

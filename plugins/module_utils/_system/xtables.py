@@ -187,15 +187,29 @@ def chains(table: XtTable) -> t.Dict[str, XtChain]:
             starts[end] = chain
             continue
         chain = starts.get(begin, chain)
-        matches = tuple(_matches(table.entries, begin + layout.head, at_target))
-        rule = XtRule(table.entries[begin : begin + layout.packet], matches, target)
-        found.setdefault(chain, []).append((end, rule))
-    return {
-        chain: XtChain(
-            [_leading(rule, end, starts) for end, rule in rules[:-1]], _leading(rules[-1][1], 0, {}).target.name
-        )
-        for chain, rules in found.items()
-    }
+        found.setdefault(chain, []).append((end, _rule(table, layout, begin, at_target)))
+    return {chain: _chain(table, rules) for chain, rules in found.items()}
+
+
+def chains_from(table: XtTable, start: str, wanted: t.Container[str] = ()) -> t.Dict[str, XtChain]:
+    """Return the chain of a hook, and of the wanted ones those that it leads to; no other rule is looked at.
+
+    :raises ValueError: it is not laid out like a table.
+    """
+    hook, layout = HOOKS[start], _LAYOUTS[table.family]
+    found: t.Dict[str, XtChain] = {}
+    work = [(start, table.places[hook], table.places[len(CHAINS) + hook])] if table.hooks >> hook & 1 else []
+    while work:
+        chain, first, last = work.pop()
+        rules = []
+        for begin, at_target, end in _entries(table, layout, first):
+            if begin > last or _extension(table.entries, at_target).name == _ERROR:
+                break
+            rules.append((end, _rule(table, layout, begin, at_target)))
+        found[chain] = _chain(table, rules)
+        leading = [one for one in found[chain].rules if one.leads_to in wanted and one.leads_to not in found]
+        work += [(one.leads_to, _VERDICT.unpack_from(one.target.info)[0], len(table.entries)) for one in leading]
+    return found
 
 
 def used_chains(table: XtTable) -> t.List[str]:
@@ -212,22 +226,22 @@ def chain_names(table: XtTable) -> t.Set[str]:
 
 def jumps(table: XtTable, chain: str) -> t.List[str]:
     """Return the chains that rules of the chain of a hook lead to; no other rule is looked at."""
-    hook, layout = HOOKS[chain], _LAYOUTS[table.family]
-    begin, end = (table.places[place] for place in (hook, len(CHAINS) + hook))
-    found = []
-    while table.hooks >> hook & 1 and begin < end:
-        target, length = _TARGET_AND_NEXT.unpack_from(table.entries, begin + layout.offsets)
-        extension = _extension(table.entries, begin + target)
-        place = -1 if extension.name else _VERDICT.unpack_from(extension.info)[0]
-        begin += length
-        if place >= 0 and place != begin:
-            found.append(name(table.entries[place - _ERROR_NAME :]))
-    return found
+    return [rule.leads_to for one in chains_from(table, chain).values() for rule in one.rules if rule.leads_to]
 
 
-def _entries(table: XtTable, layout: _Layout) -> t.Iterator[t.Tuple[int, int, int]]:
+def _rule(table: XtTable, layout: _Layout, begin: int, at_target: int) -> XtRule:
+    matches = tuple(_matches(table.entries, begin + layout.head, at_target))
+    return XtRule(table.entries[begin : begin + layout.packet], matches, _extension(table.entries, at_target))
+
+
+def _chain(table: XtTable, rules: t.Sequence[t.Tuple[int, XtRule]]) -> XtChain:
+    """Return a chain from its rules, and where each ends: the last one is the policy."""
+    return XtChain([_leading(table, rule, end) for end, rule in rules[:-1]], _leading(table, rules[-1][1]).target.name)
+
+
+def _entries(table: XtTable, layout: _Layout, begin: int = 0) -> t.Iterator[t.Tuple[int, int, int]]:
     """Return where each entry, and its target, begins, and where it ends."""
-    begin, size = 0, len(table.entries)
+    size = len(table.entries)
     while begin < size:
         target, length = _TARGET_AND_NEXT.unpack_from(table.entries, begin + layout.offsets)
         if length < layout.head:
@@ -255,14 +269,16 @@ def has(table: XtTable, extension: str) -> bool:
     return extension.encode().ljust(_NAME_LENGTH, b"\0") in table.entries
 
 
-def _leading(rule: XtRule, end: int, starts: t.Mapping[int, str]) -> XtRule:
+def _leading(table: XtTable, rule: XtRule, end: int = 0) -> XtRule:
     """Return a rule with its verdict, or the chain that it leads to; ``end``: where the next one begins."""
     if rule.target.name:
         return rule
     place = _VERDICT.unpack_from(rule.target.info)[0]
     if place == end:
         return rule
-    return rule._replace(target=Extension(_VERDICTS[place])) if place < 0 else rule._replace(leads_to=starts[place])
+    if place < 0:
+        return rule._replace(target=Extension(_VERDICTS[place]))
+    return rule._replace(leads_to=name(table.entries[place - _ERROR_NAME : place]))
 
 
 def lasting(table: XtTable) -> t.Iterator[bytes]:

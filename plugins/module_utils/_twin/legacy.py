@@ -17,14 +17,14 @@ from .._system.iptables_tool import legacy_tables
 from .._system.xtables import XtTable
 
 
-def read() -> t.Tuple[t.Tuple[XtTable, ...], t.List[str]]:
-    """Read all tables of this network namespace.
+def read(wanted: t.Callable[[str], bool] = lambda _name: True) -> t.Tuple[t.Tuple[XtTable, ...], t.List[str]]:
+    """Read all tables of this network namespace, or those whose names are wanted.
 
     :returns: the tables, and why others could not be read.
     """
     tables, missing = [], []
     for family in FAMILIES:
-        for name in sorted(legacy_tables(family)):
+        for name in filter(wanted, sorted(legacy_tables(family))):
             try:
                 tables.append(xtables.read(family, name))
             except NodeError as exc:

@@ -36,17 +36,18 @@ class NodeState(t.NamedTuple):
     unseen: t.Tuple[Unseen, ...]
 
 
-def read_network(wanted: t.Callable[[str], bool]) -> NodeState:
-    """Read the links and the routing of this network namespace, and some tables of nft.
+def read_network(wanted: nf_tables.Wanted) -> NodeState:
+    """Read the links and the routing of this network namespace, and some tables.
 
-    :param wanted: whether to read a table, by its name without the family; none is read where they keep changing.
+    :param wanted: what to read of a table of nft, none where they keep changing; of iptables-legacy, all of those.
     :raises NodeError: links or routes cannot be read.
     """
     tables: t.Tuple[nf_tables.NftTable, ...] = ()
     if loaded("nf_tables"):
         with contextlib.suppress(NodeError):
             tables = nf_tables.read(wanted)
-    return NodeState(links.read(), routing.read(), Neighbours({}, {}), {}, (), tables, (), "", ())
+    old, _refused = legacy.read(lambda name: wanted(name) is not None)
+    return NodeState(links.read(), routing.read(), Neighbours({}, {}), {}, (), tables, old, "", ())
 
 
 def read(run: Runner) -> NodeState:

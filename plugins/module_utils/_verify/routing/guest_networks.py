@@ -1,55 +1,120 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Networks of machines and containers that other programs keep on a node, as the rules of these programs show them."""
+"""Networks of machines and containers that other programs keep on a node, as the rules of these programs show them.
+
+Some have chains of their own. Others write to POSTROUTING of the nat table of iptables, in a form that shows whose
+network it is: ``-s NETWORK ! -o BRIDGE -j MASQUERADE`` (Docker), ``-s NETWORK ! -d NETWORK -j MASQUERADE`` (lxc-net,
+NetworkManager, Incus), ``-s NETWORK -j NETAVARK-...`` (podman). Such a rule is no proof where the network has a pod.
+"""
 
 from __future__ import annotations
 
 import functools
+import ipaddress
 import typing as t
 
 from ..._engine import rule_owners
+from ..._engine.iptables_syntax import NAT
 from ..._rules import nft_rules, xt_tables
 from ..._rules.referenced_objects import Known
-from ..._rules.rules import RuleTable
-from ..._system import netlink, nf_tables, xtables
+from ..._rules.rules import GOTO, JUMP, SOURCE, Branch, Match, Names, Rule, RuleTable, chain_of
+from ..._system import intervals, netlink, nf_tables, pod_names, xtables
 from ..._system.families import FAMILIES, Family
 from ..._system.intervals import Spans
+from ..._twin.links import BRIDGE, Link
 from ..._twin.node_state import NodeState
 
+_POSTROUTING = "POSTROUTING"
+#: What is read of the nat table of iptables, which can be large: the chain of libvirt has always this name.
+_OF_NAT = (_POSTROUTING, "LIBVIRT_PRT")
+#: Bridges for pods, as network plugins call them.
+_PODS_BRIDGES = Names(("cni+", "cbr+", "kube+", "weave+"))
+_ANY = "+"
 
-def find(state: NodeState, family: Family) -> t.AbstractSet[Spans]:
-    """Return the sources that a rule in a chain of such a program matches, each range of them."""
+
+class GuestNetworks(t.NamedTuple):
+    """What rules show. Each is one range."""
+
+    #: of chains of programs with guests
+    theirs: t.AbstractSet[Spans]
+    #: of POSTROUTING: patterns for names of the bridge
+    bridged: t.Mapping[Spans, t.Sequence[str]]
+
+    def has(self, network: Spans, link: Link) -> bool:
+        """Return whether the network behind a link is one of them."""
+        if network in self.theirs:
+            return True
+        known = link.kind == BRIDGE and not _PODS_BRIDGES.match(link.name)
+        return known and Names(tuple(self.bridged.get(network, ()))).match(link.name)
+
+
+def find(state: NodeState, family: Family) -> GuestNetworks:
+    """Return the networks that the rules of a node show."""
     return _find(state.tables, state.legacy, family)
 
 
 @functools.lru_cache(maxsize=len(FAMILIES))  # senders, guests and several notes ask, of tens of thousands of chains
 def _find(
     nft: t.Tuple[nf_tables.NftTable, ...], legacy: t.Tuple[xtables.XtTable, ...], family: Family
-) -> t.AbstractSet[Spans]:
+) -> GuestNetworks:
     known = Known(family)
-    read = [_nft(table, known) for table in nft if rule_owners.keeps_guests(table.name)]
-    read += [_legacy(table, known) for table in legacy if rule_owners.keeps_guests(table.name)]
-    return {
-        (span,)
-        for table in read
-        if table is not None
-        for rules in table.chains.values()
-        for rule in rules
-        for branch in rule.branches
-        for span in branch.match.source or ()
-    }
+    tables = [(table.name, _nft(table, known)) for table in nft if rule_owners.keeps_guests(table.name)]
+    tables += [(table.name, _legacy(table, known)) for table in legacy if table.name == NAT]
+    theirs: t.Set[Spans] = set()
+    bridged: t.Dict[Spans, t.List[str]] = {}
+    for name, table in tables:
+        for chain, rules in table.chains.items() if table else ():
+            for rule, branch in ((one, branch) for one in rules for branch in one.branches):
+                if not _is_shared(name, chain_of(chain)):
+                    theirs.update((span,) for span in branch.match.source or ())
+                elif chain == _POSTROUTING:
+                    bridged.setdefault(branch.match.source or (), []).extend(_bridges(rule, branch, family))
+    return GuestNetworks(theirs, _without_pods({key: found for key, found in bridged.items() if found}, family))
 
 
-def is_wanted(table: str) -> bool:
-    """Return whether a table of nft by its name, without the family, belongs to such a program."""
-    return table != "nat" and rule_owners.keeps_guests(table)
+def wanted(table: str) -> t.Optional[t.Sequence[str]]:
+    """Return what to read of a table, by its name without the family: ``nf_tables.Wanted``."""
+    if table == NAT:
+        return _OF_NAT
+    return () if rule_owners.keeps_guests(table) else None
+
+
+def _is_shared(table: str, chain: str) -> bool:
+    """Return whether it is the chain in which rules of all programs are."""
+    return (table, chain) == (NAT, _POSTROUTING)
+
+
+def _keeps_guests(table: str, chain: str) -> bool:
+    return _is_shared(table, chain) or rule_owners.keeps_guests(table, chain)
+
+
+def _bridges(rule: Rule, branch: Branch, family: Family) -> t.Iterator[str]:
+    """Return the pattern for the name of the bridge behind which the source of a rule of POSTROUTING is a guest."""
+    match, action = branch
+    if rule.unknown or match != Match(match.source, match.destination, match.service, outgoing=match.outgoing):
+        return
+    if action.kind in (JUMP, GOTO) and rule_owners.keeps_guests(NAT, action.chain):
+        yield _ANY
+    elif action.kind == SOURCE and not match.outgoing:
+        if match.destination == intervals.complement(match.source or (), family.highest):
+            yield _ANY
+    elif action.kind == SOURCE and match.destination is None:
+        names = [name for one in match.outgoing if one.inverted for name in one.patterns]
+        yield from names if len(names) == len(match.outgoing) == 1 and not names[0].endswith(_ANY) else ()
+
+
+def _without_pods(found: t.Mapping[Spans, t.Sequence[str]], family: Family) -> t.Mapping[Spans, t.Sequence[str]]:
+    """Return those networks in which no pod of this node has an address."""
+    addresses = [ipaddress.ip_address(one) for one in (pod_names.read() if found else ())]
+    pods = [int(one) for one in addresses if one.version == family.version]
+    return {key: names for key, names in found.items() if not any(intervals.contains(key, one) for one in pods)}
 
 
 def _nft(table: nf_tables.NftTable, known: Known) -> t.Optional[RuleTable]:
-    """Return the rules of a table that are in chains of such programs."""
+    """Return the rules of a table that are in chains of such programs, and in POSTROUTING."""
     names = (netlink.attributes(body)[nf_tables.CHAIN_NAME] for body in table.chains)
-    theirs = {name for name in names if rule_owners.keeps_guests(table.name, netlink.name(name))}
+    theirs = {name for name in names if _keeps_guests(table.name, netlink.name(name))}
     if not theirs:
         return None
     rules = (body for body in table.rules if netlink.attributes(body)[nf_tables.RULE_CHAIN] in theirs)
@@ -57,8 +122,5 @@ def _nft(table: nf_tables.NftTable, known: Known) -> t.Optional[RuleTable]:
 
 
 def _legacy(table: xtables.XtTable, known: Known) -> t.Optional[RuleTable]:
-    read = xt_tables.read(table, known)
-    if read is None:
-        return None
-    chains = {name: rules for name, rules in read.chains.items() if rule_owners.keeps_guests(table.name, name)}
-    return read._replace(chains=chains)
+    """Return POSTROUTING of a table, and the chains of such programs to which it leads."""
+    return xt_tables.read(table, known, xtables.chains_from(table, _POSTROUTING, _OF_NAT))

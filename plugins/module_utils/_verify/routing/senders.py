@@ -42,7 +42,7 @@ def read_network() -> NodeState:
 
     :raises NodeError: links or routes cannot be read.
     """
-    return node_state.read_network(guest_networks.is_wanted)
+    return node_state.read_network(guest_networks.wanted)
 
 
 def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = ()) -> t.List[Sender]:
@@ -76,9 +76,13 @@ def _others(state: NodeState, family: Family) -> t.Set[int]:
     """Return the links of guests of other programs: by their names, or where a rule of such a program is for exactly
     the network behind a link."""
     networks = guest_networks.find(state, family)
-    named = {link.index for link in state.links if _OTHERS_BRIDGES.match(link.name)}
-    routes = (route for route in routing.routes(state.routing) if networks and route.leads_to_link)
-    return named | {one.paths[0].link for one in routes if intervals.of_networks([one.destination]) in networks}
+    by_index = {link.index: link for link in state.links}
+    found = {link.index for link in state.links if _OTHERS_BRIDGES.match(link.name)}
+    for route in routing.routes(state.routing) if any(networks) else ():
+        link = by_index.get(route.paths[0].link) if route.leads_to_link else None
+        if link and networks.has(intervals.of_networks([route.destination]), link):
+            found.add(link.index)
+    return found
 
 
 def is_of_others(names: Names) -> bool:

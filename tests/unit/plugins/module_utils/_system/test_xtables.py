@@ -37,6 +37,17 @@ def test_chains() -> None:
     }
 
 
+def test_chains_that_one_leads_to() -> None:
+    every = xtables.chains(_TABLE)
+    assert xtables.chains_from(_TABLE, "POSTROUTING", ("MINE", "OTHER")) == {
+        name: every[name] for name in ("POSTROUTING", "MINE")
+    }
+    assert xtables.chains_from(_TABLE, "POSTROUTING") == {"POSTROUTING": every["POSTROUTING"]}
+    assert xtables.chains_from(_TABLE, "PREROUTING", ("MINE",)) == {"PREROUTING": every["PREROUTING"]}
+    assert xtables.chains_from(_TABLE, "OUTPUT") == {}
+    assert xtables.jumps(_TABLE, "POSTROUTING") == ["MINE"]
+
+
 def test_chains_with_rules() -> None:
     assert xtables.used_chains(_TABLE) == ["POSTROUTING"]
 
