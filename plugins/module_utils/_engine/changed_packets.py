@@ -20,7 +20,7 @@ from .._system.intervals import Spans
 from .._system.services import MAX_SERVICE, span
 from . import mark_sets
 from .mark_sets import MarkSet
-from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, PolicyMatch, Ruleset, matches_interface
+from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Decision, Masquerade, PolicyMatch, Ruleset, matches_interface
 
 #: Beside SKIP, EXEMPT and MASQUERADE: rules that could not be read decide; a packet does not leave.
 UNKNOWN, DROPPED = "unknown", "dropped"
@@ -166,6 +166,10 @@ class Comparison:
         #: of rulesets by identity: one that is there before and after has its bits once
         places: t.Dict[int, t.Tuple[int, int]] = {}
         self._sides = [[self._place(ruleset, places) for ruleset in side] for side in (before, after)]
+        #: where first packets are dropped for which an address is missing, whoever else would translate them
+        drops = {} if unseen else {id(one): self._add(_drops(one)) for one in (*before, *after) if one and one.missing}
+        self._drops = [[drops[id(one)] for one in side if id(one) in drops] for side in (before, after)]
+        self.drops = sum(map(_bits_of, set(drops.values())))
         self.sources = Classes([layer.sources for layer in self._layers], self.highest)
         self.destinations = Classes([layer.destinations for layer in self._layers], self.highest)
         self.services = Classes([layer.services for layer in self._layers], MAX_SERVICE)
@@ -178,7 +182,10 @@ class Comparison:
         rulesets = {id(one): one for side in sides for one in side}
         self._rulesets = tuple(rulesets.values())
         #: the marks with which each ruleset leaves packets alone, by the bits of its decisions
-        self._marks = {_bits_of(places[key]): _marks(one) for key, one in rulesets.items()}
+        self._marks = {
+            _bits_of(places[key]) | (_bits_of(drops[key]) if key in drops else 0): _marks(one)
+            for key, one in rulesets.items()
+        }
         guards = [{guard for one in side for guard in one.guards if not guard.is_option} for side in sides]
         #: whether both sides leave the same packets of Services and host ports alone: such packets are not compared
         self.same_guards = guards[0] == guards[1]
@@ -194,10 +201,14 @@ class Comparison:
         if ruleset is None:
             return None
         if id(ruleset) not in places:
-            first = len(self._layers)
-            self._layers += _unseen_layers(ruleset, self.family) if self._unseen else _layers(ruleset, self._ports)
-            places[id(ruleset)] = (first, len(self._layers))
+            layers = _unseen_layers(ruleset, self.family) if self._unseen else _layers(ruleset, self._ports)
+            places[id(ruleset)] = self._add(layers)
         return places[id(ruleset)]
+
+    def _add(self, layers: t.Iterable[_Layer]) -> t.Tuple[int, int]:
+        first = len(self._layers)
+        self._layers += layers
+        return first, len(self._layers)
 
     @property
     def groups(self) -> int:
@@ -223,11 +234,17 @@ class Comparison:
     def pair(self, bits: int) -> Pair:
         """Return what is done with packets that these decisions match."""
         if bits not in self._pairs:
-            self._pairs[bits] = Pair(*(self._verdicts(side, bits) for side in self._sides)).where_ports_differ
+            sides = zip(self._drops, self._sides)
+            self._pairs[bits] = Pair(*(self._verdicts(*side, bits) for side in sides)).where_ports_differ
         return self._pairs[bits]
 
-    def _verdicts(self, side: t.Sequence[t.Optional[t.Tuple[int, int]]], bits: int) -> Verdicts:
+    def _verdicts(
+        self, drops: t.Sequence[t.Tuple[int, int]], side: t.Sequence[t.Optional[t.Tuple[int, int]]], bits: int
+    ) -> Verdicts:
         """Return what several rulesets do together: the first that does not leave a packet alone decides."""
+        dropped = [one for place in drops for one in self._decided(place, bits) if one.action == DROPPED]
+        if dropped:
+            return frozenset(dropped)
         found: t.Set[ChangedVerdict] = set()
         left = SKIPPED
         for place in side:
@@ -269,7 +286,14 @@ class Comparison:
         }
         # A ruleset without decisions leaves everything.
         counted = {bits: marks for bits, marks in counted.items() if bits and marks}
-        return mark_sets.partition(counted, self._service_marks if of_services else ())
+        found = mark_sets.partition(counted, self._service_marks if of_services else ())
+        if of_services and self.drops and self._service_marks:
+            # What nat leaves to others is dropped all the same, unless an option leaves it alone.
+            nat = ((1 << len(self._layers)) - 1) & ~self.drops
+            spared = {bits & self.drops: marks for bits, marks in counted.items() if bits & self.drops}
+            marked = mark_sets.partition({nat: self._service_marks, **spared})
+            found.update((bits, one) for bits, one in marked.items() if bits & nat and bits not in found)
+        return found
 
     def products(self, left: int = 0) -> t.List[Product]:
         """Return all packets that are treated differently, each in one product.
@@ -355,9 +379,7 @@ def _layers(ruleset: Ruleset, ports: t.Optional[ToldPorts]) -> t.Iterator[_Layer
             exemption = ruleset.verdict if decision.action == EXEMPT else ""
             yield _layer(decision.match, ChangedVerdict(decision.action, None, exemption))
             continue
-        address = decision.address and (int(decision.address.first), int(decision.address.last))
-        missing = decision.address is not None and decision.address in ruleset.missing
-        verdict = ChangedVerdict(DROPPED if missing else MASQUERADE, address)
+        verdict = ChangedVerdict(MASQUERADE, _span(decision))
         ways = ruleset.ways(decision)
         for protocol, final in _protocols(ways).items():
             layer = _layer(decision.match, verdict)
@@ -370,6 +392,17 @@ def _layers(ruleset: Ruleset, ports: t.Optional[ToldPorts]) -> t.Iterator[_Layer
                     services=services if layer.services is None else intervals.intersection(layer.services, services)
                 )
             yield layer._replace(final=final)
+
+
+def _drops(ruleset: Ruleset) -> t.Iterator[_Layer]:
+    """Return what becomes of first packets before nat sees them: those for a missing address do not leave."""
+    for decision in ruleset.expanded:
+        missing = decision.address is not None and decision.address in ruleset.missing
+        yield _layer(decision.match, ChangedVerdict(DROPPED, _span(decision)) if missing else SKIPPED)
+
+
+def _span(decision: Decision) -> t.Optional[t.Tuple[int, int]]:
+    return decision.address and (int(decision.address.first), int(decision.address.last))
 
 
 def _ways_of(protocol: t.Optional[int], ways: t.Sequence[Masquerade]) -> t.Tuple[Masquerade, ...]:

@@ -20,7 +20,7 @@ from .._system.conntrack import Flow
 from .._system.families import Family
 from .._system.routes import LOCAL, UNICAST, Routes
 from .._system.services import pack
-from .changed_packets import DROPPED, SKIPPED, UNKNOWN, Cell, ChangedVerdict, Comparison, Verdicts
+from .changed_packets import SKIPPED, UNKNOWN, Cell, ChangedVerdict, Comparison, Verdicts
 from .effects import Effects
 
 #: seconds that one run may take in one family
@@ -243,7 +243,8 @@ class _Judge:
         for interface in interfaces:
             _cell, bits = self._cell(flow, interface)
             for left in self._left:
-                before, after = self._comparison.pair(bits & ~left)
+                # A connection that is open has the address that is missing.
+                before, after = self._comparison.pair(bits & ~left & ~self._comparison.drops)
                 outcomes |= {
                     self._is_outdated(old, new, flow) for old in _as_flushed(before) for new in _as_flushed(after)
                 }
@@ -271,10 +272,7 @@ def _as_flushed(verdicts: Verdicts) -> t.Set[ChangedVerdict]:
     """Return verdicts as connections have them: rules that cannot be read masqueraded nothing."""
     found = set()
     for one in verdicts:
-        if one.action == DROPPED:
-            # An address that is missing is the one that a connection has.
-            found.add(ChangedVerdict(MASQUERADE, one.address))
-        elif one.action != UNKNOWN:
+        if one.action != UNKNOWN:
             # An open connection keeps its port.
             found.add(one.applied._replace(ways=()))
     return found or {SKIPPED}

@@ -354,7 +354,7 @@ def _as_met(ruleset: t.Optional[Ruleset], backend: str) -> t.Optional[Ruleset]:
     """Return a ruleset with the exemption that it has in a backend."""
     like_return = next((kind.like_return for kind in backends.BACKENDS if kind.name == backend), ())
     if ruleset is not None and ruleset.verdict in like_return:
-        return ruleset._replace(verdict="RETURN")
+        return ruleset._replace(verdict="RETURN", guards=tuple(one for one in ruleset.guards if one.is_option))
     return ruleset
 
 

@@ -115,6 +115,8 @@ def said(config: Config, packet: Packet, mark: int) -> t.Tuple[str, t.Any]:
         return "pod", "" if config.exemption == "return" else config.exemption
     if found == "skip":
         return "not managed", ""
+    if any(entry.dropped and found == "to %s" % (entry.address,) for entry in (*config.snat, *config.rules)):
+        return "dropped", "dropped"
     return ("node" if found == "masquerade" else found[len("to ") :]), (found, *ports(config, packet))
 
 
@@ -336,6 +338,45 @@ def test_a_missing_address_whose_connections_are_dropped() -> None:
     gone = from_config(policy._replace(snat=tuple(one._replace(dropped=True) for one in policy.snat)), IPV4)
     (found,) = Effects(Comparison(IPV4, [there], [gone])).effects
     assert (found.before, found.after) == ("192.0.2.7", "dropped")
+
+
+def _gone(config: Config) -> Config:
+    """The policy, on a node that has none of its fixed addresses."""
+    return config._replace(
+        snat=tuple(entry._replace(dropped=True) for entry in config.snat),
+        rules=tuple(rule._replace(dropped=rule.address is not None) for rule in config.rules),
+    )
+
+
+@given(pairs(), engine.families, st.data())
+def test_packets_for_missing_addresses(pair: t.Tuple[Config, Config], family: str, data: t.Any) -> None:
+    """Of packets that others may translate too, whether they leave is all that is told."""
+    one, other = (_gone(side) if data.draw(st.booleans()) else side for side in pair)
+    check_packets(one, other, family, data)
+    found = compared(one, other, family)
+    guards = [guard for side in (one, other) for guard in from_config(side, family).guards]
+    if any(guard.marks for guard in guards):
+        for side in (one, other):
+            packet = data.draw(packets(side, family))
+            mark = data.draw(marks(one, other)) | data.draw(st.sampled_from([0x2000, 0x4000, 0x6000]))
+            dropped = [said(each, packet, mark)[0] == "dropped" for each in (one, other)]
+            words = tuple("dropped" if one else "not managed" for one in dropped)
+            mine = [effect for effect in found if concerns(effect, packet, mark, skipped=True)]
+            assert [(effect.before, effect.after) for effect in mine] == [words] * (dropped[0] != dropped[1])
+
+
+def test_what_is_dropped_meets_no_rule_in_front() -> None:
+    """Nor does the rule in front translate it, so its open connections keep the address that they have."""
+    policy = build({"snat": [{"address": "192.0.2.7", "source_cidrs": ["10.244.8.0/24"]}], "exemption": "accept"})
+    front, there, gone = (
+        from_config(one, IPV4) for one in (build({"non_masquerade_cidrs": []}), policy, _gone(policy))
+    )
+    found = Effects(Comparison(IPV4, [front, there], [front, gone])).effects
+    assert [(one.packets, one.before, one.after) for one in found] == [
+        ("", "node", "dropped"),
+        ("with mark 0x2000/0x2000, 0x4000/0x4000", "not managed", "dropped"),
+    ]
+    assert not Effects(Comparison(IPV4, [front, gone], [front, gone])).effects
 
 
 def test_rules_that_cannot_be_read_are_not_known() -> None:
