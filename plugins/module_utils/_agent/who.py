@@ -62,7 +62,8 @@ def _now(asked: WhoRequest) -> t.List[str]:
 def _then(paths: Paths, asked: WhoRequest, at: Moment) -> t.List[str]:
     if not os.path.isdir(paths.log_dir):
         raise NodeError("connections are not logged on this node: see the role's variable ip_masq_agent_connection_log")
-    found = search(paths.log_dir, asked.seen, asked.remote, asked.protocol, at)
+    twice = coverage.came_twice(paths.log_dir, at)
+    found = search(paths.log_dir, asked.seen, asked.remote, asked.protocol, at, twice)
     held = pod_history.read(paths.log_dir)
     lines = [_ended_line(one, held) for one in found.connections]
     not_read, now = "", time.time()

@@ -63,6 +63,12 @@ def note_run(folder: str) -> None:
         files.touch(os.path.join(folder, _NAME))
 
 
+def came_twice(folder: str, at: Moment) -> bool:
+    """Return whether the clock is known to have been set back from behind a moment to before it."""
+    gaps = (_gaps(folder) or ([], 0.0))[0]
+    return any(before is not None and after < at.end and at.start <= before for before, after in gaps)
+
+
 def describe(folder: str, found: Found, at: Moment, is_open: bool = False) -> t.Iterator[str]:
     """Return what the log covers, and what it does not know.
 

@@ -41,13 +41,16 @@ class Ended(t.NamedTuple):
     ended: float
 
 
-def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: str, at: Moment) -> Found:
+def search(
+    folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: str, at: Moment, twice: bool = False
+) -> Found:
     """Return the logged connections that were open at a moment, and whose opener the other side saw as an endpoint.
 
     Takes the time to read what was logged since the moment, if it has none all of the log, and a few megabytes of
     memory.
 
     :param remote: the other side; None: any.
+    :param twice: whether the clock has shown the moment twice.
     :raises NodeError: there is no log.
     """
 
@@ -66,7 +69,7 @@ def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: 
         for part in later:
             found.read(part)
         # If the clock was set back while a file was written, the file has later ends than its last one.
-        for part in recent if not found.connections else ():
+        for part in recent if twice or not found.connections else ():
             if part not in later:
                 found.read(part)
         ends = [one.ended for one in found.connections]

@@ -181,6 +181,20 @@ def test_clock_that_was_set_back_hides_nothing(tmp_path: Path) -> None:
     assert found.first == 200 and found.last == 2100
 
 
+def test_moment_that_the_clock_has_shown_twice(tmp_path: Path) -> None:
+    """Both connections of that moment are told, though one is in a file that has an earlier time."""
+    write(tmp_path, line(700, 710), line(2000, 2100), line(800, 850), name="connections-000000000900.log")
+    write(tmp_path, line(2000, 2150))
+    (tmp_path / "runs.json").write_text("[[null, 500], [2110, 790]]")
+    told = {at: coverage.came_twice(str(tmp_path), Moment(at, at + 1)) for at in (700, 789, 790, 2050, 2110, 2111)}
+    assert told == {700: False, 789: False, 790: True, 2050: True, 2110: True, 2111: False}
+    found = log.search(str(tmp_path), SEEN, None, "tcp", Moment(2050, 2051), twice=True)
+    assert [one.ended for one in found.connections] == [2150, 2100]
+    for runs in ("", "[]", "[[null, 500], [600, 700]]"):
+        (tmp_path / "runs.json").write_text(runs)
+        assert not coverage.came_twice(str(tmp_path), Moment(650, 651))
+
+
 def test_beginning_of_a_file_that_is_damaged(tmp_path: Path) -> None:
     """The log has the connection that was found."""
     write(tmp_path, b"damaged\n" * 20000, line())
