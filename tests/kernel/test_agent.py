@@ -417,11 +417,18 @@ class TestStatus:
         assert "in sync" in done.stdout and variant.backend in done.stdout
 
     def test_without_a_file_the_defaults_are_in_force(self, node: AgentNode) -> None:
-        assert node.status()["config"]["sources"] == [
+        status = node.status()
+        assert status["config"]["sources"] == [
             "defaults (/etc/ip-masq-agent/config does not exist: no rule is changed until it does)"
         ]
+        assert status["verdict"] == (
+            "NOT IN SYNC: no rule is changed until /etc/ip-masq-agent/config exists: write it, or, for the defaults, "
+            "run ip-masq-agent sync"
+        )
         node.sync()
-        assert node.status()["config"]["sources"] == ["defaults (/etc/ip-masq-agent/config does not exist)"]
+        status = node.status()
+        assert status["config"]["sources"] == ["defaults (/etc/ip-masq-agent/config does not exist)"]
+        assert status["state"] == "in sync"
 
     def test_differences_are_those_that_a_sync_repairs(self, node: AgentNode, variant: Variant) -> None:
         node.configure(backend=variant.backend)

@@ -33,6 +33,9 @@ EXIT_STATUS: t.Mapping[str, int] = {
     IN_SYNC: 0,
 }
 
+#: What the report has in place of the files of a node that waits for one.
+WAITS_FOR = "defaults (%s does not exist: no rule is changed until it does)"
+
 _ORDER = tuple(EXIT_STATUS)
 _Report = t.Mapping[str, t.Any]
 
@@ -118,7 +121,9 @@ def _of_rules(report: _Report, service_failure: str) -> t.Iterator[Finding]:
         yield Finding(FAILING, first_of_lines(report["errors"]))
     elif not report["in_sync"]:
         pending = [rule_line(one, one["action"] + ": ") for one in report["differs"]]
-        yield Finding(NOT_IN_SYNC, "pending changes: " + first_of_lines(pending), _repair(report))
+        yield _missing_file(report) or Finding(
+            NOT_IN_SYNC, "pending changes: " + first_of_lines(pending), _repair(report)
+        )
     # Of a broken config and of errors now, these would be repetitions.
     if problem or report["errors"]:
         return
@@ -129,6 +134,17 @@ def _of_rules(report: _Report, service_failure: str) -> t.Iterator[Finding]:
         yield Finding(FAILING, "last resync: " + first_of_lines(lines), journal)
     elif failed:
         yield Finding(FAILING, "%s: %s" % (SERVICE, failed), journal)
+
+
+def _missing_file(report: _Report) -> t.Optional[Finding]:
+    """Return what a node lacks on which no resync changes anything."""
+    before, after = WAITS_FOR.split("%s")
+    for one in report["config"].get("sources", ()):
+        if one.startswith(before) and one.endswith(after):
+            path = one[len(before) : -len(after)]
+            reason = "no rule is changed until %s exists" % path
+            return Finding(NOT_IN_SYNC, reason, "write it, or, for the defaults, run ip-masq-agent sync")
+    return None
 
 
 def _repair(report: _Report) -> str:

@@ -110,7 +110,7 @@ def _as_file(values: t.Optional[t.Dict[str, t.Any]]) -> t.Optional[t.Dict[str, t
 def _without_files(paths: Paths) -> str:
     """Return what is shown in place of configuration files. The units wait for one, unless the agent has run."""
     waits = not any(map(os.path.exists, (paths.state_file, paths.spare_state_file)))
-    return "defaults (%s does not exist%s)" % (paths.config, ": no rule is changed until it does" if waits else "")
+    return (states.WAITS_FOR if waits else "defaults (%s does not exist)") % paths.config
 
 
 def _unit_data(node: Node) -> t.Dict[str, t.Any]:
