@@ -45,6 +45,22 @@ def test_an_address_that_is_not_on_the_node_is_refused_before_anything_is_touche
     assert snapshot(topology.node) == before and pristine(before)
 
 
+def test_a_node_is_not_cut_off_by_a_missing_address(topology: Topology, variant: Variant) -> None:
+    """Halves of all sources are all sources too, in one entry or in two."""
+    address(topology.node, "add")
+    before = snapshot(topology.node)
+    halves = ["0.0.0.0/1", "128.0.0.0/1"]
+    for entries in ([halves], [[one] for one in halves]):
+        snat = [{"address": FIXED["ipv4"], "source_cidrs": one} for one in entries]
+        rules = [{"action": "snat", "address": FIXED["ipv4"], "sources": one} for one in entries]
+        for option, listed in (("snat", snat), ("rules", rules)):
+            given = {"backend": variant.backend, "snat_missing": "drop", option: listed}
+            message = refused(topology.node, **given)
+            assert message.startswith("%s: entry %d: snat_missing is drop" % (option, len(listed)))
+            assert "about all sources, so the node itself would be cut off" in message
+    assert snapshot(topology.node) == before
+
+
 def test_one_address_of_a_range_is_enough_to_refuse_it(topology: Topology) -> None:
     address(topology.node, "add")
     assert "198.51.100.8 is not an address" in refused(topology.node, snat=[{"address": "198.51.100.7-198.51.100.8"}])

@@ -420,12 +420,16 @@ def _about_missing(config: Config) -> t.Iterator[str]:
         return
     snat = [("snat", "source_cidrs", number, entry.source_cidrs) for number, entry in enumerate(config.snat, 1)]
     rules = [("rules", "sources", number, rule.sources) for number, rule in enumerate(config.rules, 1) if rule.address]
+    before: t.List[Network] = []
     for option, key, number, sources in snat + rules:
-        if not sources or any(has_every_address(sources, family) for family in FAMILIES):
+        alone = not sources or any(has_every_address(sources, family) for family in FAMILIES)
+        before += sources
+        if alone or any(has_every_address(before, family) for family in FAMILIES):
+            who = "the entry is" if alone else "the entry and those before it are"
             yield (
-                "{%s}: entry %d: {snat_missing} is drop, and the entry is about all sources, so the node itself would "
-                "be cut off while the address is missing: give it %s, or set {snat_missing} to keep"
-                % (option, number, key)
+                "{%s}: entry %d: {snat_missing} is drop, and %s about all sources, so the node itself would be cut "
+                "off while the address is missing: give it %s, or set {snat_missing} to keep"
+                % (option, number, who, key if alone else "fewer " + key)
             )
 
 

@@ -153,6 +153,15 @@ def test_refused_of_rules(entry: t.Any, message: str) -> None:
             "off while the address is missing: give it source_cidrs, or set snatMissing to keep",
         ),
         (
+            {
+                "snat_missing": "drop",
+                "snat": [{"address": "192.0.2.7", "source_cidrs": ["0.0.0.0/1"]}],
+                "rules": [{"action": "snat", "address": "192.0.2.8", "sources": ["128.0.0.0/1"]}],
+            },
+            "rules: entry 1: snatMissing is drop, and the entry and those before it are about all sources, so the node "
+            "itself would be cut off while the address is missing: give it fewer sources, or set snatMissing to keep",
+        ),
+        (
             {"source_cidrs": ["127.0.0.0/16"]},
             "sourceCIDRs: 127.0.0.0/16 lies in 127.0.0.0/8, and no connection from there",
         ),
