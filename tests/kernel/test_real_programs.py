@@ -15,7 +15,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import senders
 from support.namespaces import Namespace
-from support.real_programs import HEAVY, INCUS, LIGHT, Programs
+from support.real_programs import CNI, HEAVY, INCUS, LIGHT, Programs
 from support.unnamed_namespaces import inside
 
 _LINKS = """link add eth0 type veth peer name world
@@ -59,10 +59,13 @@ for n in $(seq 100); do (nft list ruleset; iptables-save) | grep -q nm-shared &&
 _CNI = """
 export CNI_COMMAND=ADD CNI_CONTAINERID=abc CNI_NETNS=/run/netns/%(name)s CNI_IFNAME=eth0 CNI_PATH=/usr/lib/cni
 echo '{"cniVersion": "0.4.0", "name": "n", "type": "bridge", "bridge": "cni7", "isGateway": true, \
-"ipMasq": true, "ipam": {"type": "host-local", "subnet": "10.22.0.0/24"}}' | /usr/lib/cni/bridge >/tmp/bridge
-echo '{"cniVersion": "0.4.0", "name": "n", "type": "portmap", "runtimeConfig": {"portMappings": [{"hostPort": 8080, \
-"containerPort": 80, "protocol": "tcp"}]}, "prevResult":' "$(cat /tmp/bridge)" '}' | /usr/lib/cni/portmap
+"ipMasq": true, "ipMasqBackend": "iptables", "ipam": {"type": "host-local", "subnet": "10.22.0.0/24"}}' | \
+/usr/lib/cni/bridge >/tmp/bridge
+echo '{"cniVersion": "0.4.0", "name": "n", "type": "portmap", "backend": "iptables", "runtimeConfig": {"portMappings": \
+[{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}, "prevResult":' "$(cat /tmp/bridge)" '}' | \
+/usr/lib/cni/portmap
 """
+_ANOTHER_POD = _CNI.replace("=abc", "=abd").replace("=eth0", "=eth1")
 _NETAVARK = """
 echo '{"container_id": "0123456789ab", "container_name": "x", "networks": {"n": {"static_ips": ["10.88.0.2"], \
 "interface_name": "eth0"}}, "network_info": {"n": {"name": "n", "id": "2f259bab93aaaaa2542ba43ef33eb990", \
@@ -150,6 +153,7 @@ class Event(t.NamedTuple):
 _PUBLIC, _POLICY = "--zone public --remove-masquerade", "--policy out --remove-masquerade"
 _LXC = r"printf 'USE_LXC_BRIDGE=true\nLXC_USE_NFT=%s\nLXC_BRIDGE=br9\n' >/etc/default/lxc; /usr/libexec/lxc/lxc-net "
 _SHARED = {"NetworkManager": "on br7 has the method shared"}
+_BY_CNI = {"CNI plugin bridge or ptp": '"ipMasq": false', "CNI plugin portmap": '"snat": false'}
 _BY_LXC = {"lxc-net": "LXC_NETWORK"}
 _BY_DOCKER = {"Docker": "/etc/docker/daemon.json"}
 _BY_INCUS = {"LXD or Incus": "set ipv4.nat and ipv6.nat of its network "}
@@ -212,8 +216,11 @@ _CASES = {
         Event(_UFW % "force-reload", {"unknown": "/etc/ufw/before.rules"}),
         Event(_UFW % "restart", {"unknown": "/etc/ufw/before.rules"}),
     ],
-    "cni-bridge-and-portmap": [
-        Event(_CNI, {"CNI plugin bridge or ptp": '"ipMasq": false', "CNI plugin portmap": '"snat": false'}),
+    "cni-bridge-and-portmap": [Event(_CNI, _BY_CNI)],
+    "cni-1.9-iptables": [Event(_CNI, _BY_CNI), Event(_ANOTHER_POD, _BY_CNI)],
+    "cni-1.9-nftables": [
+        Event(_CNI.replace('"iptables"', '"nftables"'), _BY_CNI),
+        Event(_ANOTHER_POD.replace('"iptables"', '"nftables"'), _BY_CNI),
     ],
     "netavark": [Event(_NETAVARK, {"podman": ""}, ("pod7",))],
     "docker": [
@@ -253,7 +260,11 @@ _CASES = {
         Event("shorewall restart 2>&1", {"Shorewall": "then shorewall reload"}),
     ],
 }
-_PACKAGES = {"incus": INCUS, **dict.fromkeys(("docker", "libvirt", "networkd", "shorewall"), HEAVY)}
+_PACKAGES = {
+    "incus": INCUS,
+    **dict.fromkeys(("cni-1.9-iptables", "cni-1.9-nftables"), CNI),
+    **dict.fromkeys(("docker", "libvirt", "networkd", "shorewall"), HEAVY),
+}
 
 
 @pytest.mark.parametrize("ours_first", [True, False], ids=["ours-first", "ours-last"])

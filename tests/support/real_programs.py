@@ -22,6 +22,7 @@ _PATIENCE = 25
 LIGHT = ("bookworm", "firewalld", "network-manager", "lxc", "ufw", "containernetworking-plugins", "netavark")
 HEAVY = ("bookworm", "docker.io", "shorewall", "systemd", "libvirt-daemon", "libvirt-clients")
 INCUS = ("trixie", "incus", "tar")
+CNI = ("sid", "containernetworking-plugins")  # 1.9, with a backend for nftables
 _EVERYWHERE = (
     *("dbus", "dnsmasq-base"),
     *("bash", "coreutils", "dash", "gawk", "grep", "iproute2", "iptables", "libc-bin", "nftables", "procps", "sed"),
