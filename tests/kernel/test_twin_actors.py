@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import re
 import typing as t
 
 import pytest
@@ -140,19 +141,52 @@ def test_explain_names_what_keeps_packets_from_conntrack(node: Topology, variant
     assert "connection tracking" in decided.cause.remedy and "sync" not in decided.cause.remedy
 
 
-@pytest.mark.parametrize("also", [False, True])
-def test_a_chain_that_is_in_both_variants(node: Topology, also: bool) -> None:
-    """A program that changed from one to the other leaves its rules behind, and its own remedy does not end these."""
-    shape = next(one for one in SHAPES if (one.name, one.backend) == ("aws-vpc-cni", IPTABLES))
+#: in a table of nft's own
+_NATIVE = "native"
+#: Rules that a program left, their variant, the rules that it writes now, and what removes the old ones.
+_LEFT = [
+    ("aws-vpc-cni", "legacy", "aws-vpc-cni", "nft", "iptables-legacy -t nat -F AWS-SNAT-CHAIN-0"),
+    ("openshift-sdn", "nft", "openshift-sdn", "legacy", "iptables-nft -t nat -F OPENSHIFT-MASQUERADE-2"),
+    (
+        "kube-ovn-before-1.9",
+        "legacy",
+        "kube-ovn",
+        _NATIVE,
+        "iptables-legacy -t nat -D POSTROUTING -m set --match-set ovn40",
+    ),
+    ("flannel", "nft", "flannel", _NATIVE, "iptables-nft -t nat -F FLANNEL-POSTRTG"),
+    ("flannel", _NATIVE, "flannel", "legacy", "nft delete table ip flannel-ipv4"),
+    ("cni-ipmasq", "legacy", "cni-ipmasq", _NATIVE, "iptables-legacy -t nat -F CNI-d4f4a0f1b0a5d2d57e3fd8ea"),
+    (
+        "docker-over-pods",
+        "legacy",
+        "docker-over-pods",
+        _NATIVE,
+        "iptables-legacy -t nat -D POSTROUTING -s 10.244.0.0/16",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "where", "new", "there", "command"), _LEFT, ids=["%s-%s" % one[:2] for one in _LEFT])
+def test_leftovers_of_a_program_that_writes_elsewhere_now(
+    node: Topology, old: str, where: str, new: str, there: str, command: str
+) -> None:
+    """Its own remedy does not end what it left behind."""
     node.node.run("iptables-legacy-restore", stdin=_OURS)
-    shape.load(node.node, "legacy")
-    if also:
-        node.node.run("iptables-nft-restore", stdin="*nat\n:AWS-SNAT-CHAIN-0 - [0:0]\nCOMMIT\n")
-    report, _answers = inside(node.node, _verify)
-    assert report.conflicts
-    for one in report.conflicts:
-        assert ("nothing makes this rule any more" in one.remedy) == also
-        assert not also or "this rule is in iptables_legacy" in one.remedy
+    _shape(old, where).load(node.node, where)
+    for left in (False, True):
+        if left:  # without rules that would be blamed themselves
+            harmless = re.sub(r"(?m)^.*(\bmasquerade\b|-j (MASQUERADE|SNAT)).*$", "", _shape(new, there).rules)
+            _shape(new, there)._replace(rules=harmless).load(node.node, there)
+        report, _answers = inside(node.node, _verify)
+        assert report.conflicts
+        for one in report.conflicts:
+            assert (command in one.remedy) == ("nobody makes this rule any more" in one.remedy) == left, one.remedy
+
+
+def _shape(name: str, where: str) -> Shape:
+    backend = NFT if where == _NATIVE else IPTABLES
+    return next(one for one in SHAPES if (one.name, one.backend) == (name, backend))
 
 
 def _explained(destination: str) -> t.List[explanation.Explained]:
@@ -167,7 +201,7 @@ _GUESTS = [
     ("incus-over-pods", NFT, "10.244.1.0/24", "nft"),
     ("systemd-networkd", NFT, "10.244.1.0/24", "nft"),
     ("libvirt-over-pods", NFT, "10.244.1.0/24", "nft"),
-    ("docker-over-pods", NFT, "10.244.0.0/16", "nft"),
+    ("docker-over-pods", _NATIVE, "10.244.0.0/16", "nft"),
     ("podman-beside-pods", NFT, "10.88.0.0/16", "nft"),
     ("libvirt-beside-pods", IPTABLES, "192.168.122.0/24", "nft"),
     ("libvirt-beside-pods", IPTABLES, "192.168.122.0/24", "legacy"),

@@ -304,7 +304,7 @@ table %(ip)s kube-proxy {
 
 
 def portmap_nftables(s: Services) -> str:
-    """Return the rules of portmap with its nftables backend, which marks nothing."""
+    """Return the rules of portmap 1.9 with its nftables backend, which marks nothing."""
     ip = NFT_FAMILIES[s.family]
     names = dict(s._asdict(), ip=ip, host_port=HOST_PORT, at_pod=s.at(s.pod), loopback="")
     if s.family == "ipv4":
@@ -314,12 +314,15 @@ def portmap_nftables(s: Services) -> str:
 
 _PORTMAP = """
 table %(ip)s cni_hostport {
-    chain hostports { tcp dport %(host_port)d dnat to %(at_pod)s; }
-    chain prerouting { type nat hook prerouting priority -100; jump hostports; }
-    chain output { type nat hook output priority -100; fib daddr type local jump hostports; }
+    comment "CNI portmap plugin"
+    chain hostports { tcp dport %(host_port)d dnat to %(at_pod)s comment "3f5e"; }
+    chain hostip_hostports { }
+    chain hostports_all { jump hostip_hostports; jump hostports; }
+    chain prerouting { type nat hook prerouting priority -100; fib daddr type local jump hostports_all; }
+    chain output { type nat hook output priority -100; fib daddr type local jump hostports_all; }
     chain masquerading {
         type nat hook postrouting priority 100;
-        %(ip)s saddr %(pod)s %(ip)s daddr %(pod)s masquerade
+        %(ip)s saddr %(pod)s %(ip)s daddr %(pod)s masquerade comment "3f5e"
         %(loopback)s
     }
 }

@@ -16,7 +16,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.policy import Config
-from .._system import families, ipsets, ipvs_services
+from .._system import families, ipsets, ipvs_services, xtables
 from .._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT, NFTABLES, VARIANTS
 from .._system.families import FAMILIES, IPV4, Family
 from .._system.node import Node
@@ -128,7 +128,7 @@ class _Rules:
         chains = self._listed.nft(family)
         if any(one.is_base and one.table == _KUBE_PROXY for one in chains):
             self.modes.add(NFTABLES)
-        native = {one for one in chains if one.table not in (_KUBE_PROXY, NAT, "filter", "mangle", "raw", "security")}
+        native = {one for one in chains if one.table not in {_KUBE_PROXY, *xtables.TABLES}}
         self._add({rule_owners.owner(one.table, one.name).name for one in native}, NFTABLES)
 
     def _add(self, programs: t.Set[str], how: str) -> None:

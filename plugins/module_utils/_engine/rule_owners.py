@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 import typing as t
+from shlex import quote
 
 from .._system.printable import shown
 
@@ -38,6 +39,9 @@ KUBENET = "kubenet"
 
 #: Docker's bridges can have any name: none of an uplink, and none that network plugins give.
 _DOCKERS = r"^DOCKER|-s \S+ ! -o (docker|br-|(?!eth|en|bond|wl|tun|wg|cni|cbr|kube)\S+ -j (MASQUERADE|SNAT))"
+
+#: The agent of this collection, and others of its kind.
+LOCAL = ("ip-masq-agent of this collection", "ip-masq-agent")
 
 #: The first one that fits owns a rule: what has names of its own stands before what is known by its text.
 OWNERS = (
@@ -330,6 +334,16 @@ def keeps_guests(table: str, chain: t.Optional[str] = None) -> bool:
     return bool(tables.fullmatch(table) if chain is None else chains.fullmatch("%s\0%s" % (table, chain)))
 
 
+def owns_by_name(name: str, table: str, chain: str) -> bool:
+    """Return whether a chain belongs to a program by its names alone.
+
+    :param table: its name, without the family.
+    """
+    places = (place for actor in OWNERS if actor.name == name for place in actor.places if len(place) == 2)
+    found = any(re.fullmatch(one[0], table) and re.fullmatch(one[1], chain) for one in places)
+    return found and owner(table, chain).name == name
+
+
 def owner(table: str, chain: str, rule: str = "") -> Owner:
     """Return who made a chain, or a rule in it, with the names of both in the remedy.
 
@@ -341,6 +355,7 @@ def owner(table: str, chain: str, rule: str = "") -> Owner:
             found = [re.fullmatch(table_pattern, table), re.fullmatch(chain_pattern, chain)]
             found += [re.search(one, "%s %s" % (chain, rule)) for one in text]
             if all(found):
-                names = {name: shown(value) for one in found if one for name, value in one.groupdict().items() if value}
+                named = {name: value for one in found if one for name, value in one.groupdict().items() if value}
+                names = {name: quote(shown(value)) for name, value in named.items()}
                 return actor._replace(remedy=actor.remedy % names) if "%(" in actor.remedy else actor
     return UNKNOWN._replace(remedy=UNKNOWN.remedy % {"table": shown(table), "chain": shown(chain)})

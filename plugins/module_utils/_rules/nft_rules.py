@@ -13,7 +13,7 @@ import functools
 import struct
 import typing as t
 
-from .._system import intervals, netlink, nf_tables, nft_expressions
+from .._system import intervals, netlink, nf_tables, nft_expressions, xtables
 from .._system.backend_names import IPTABLES_NFT, NFTABLES
 from .._system.families import BY_NUMBER, FAMILIES, IPV4, IPV6, TCP
 from .._system.intervals import Spans
@@ -61,7 +61,6 @@ _INET = 1
 _FAMILIES = {_INET: FAMILIES, **{number: (family,) for number, family in BY_NUMBER.items()}}
 _BELOW = {5: "a table that sees packets before any other (netdev)", 7: "a table that sees packets inside of a bridge"}
 _ETHERTYPE = {IPV4: b"\x08\x00", IPV6: b"\x86\xdd"}
-_TABLES_OF_IPTABLES = frozenset(("nat", "filter", "mangle", "raw", "security"))
 
 _CHAIN_TYPES = ("filter", "nat", "route")
 #: offset in the header of IP, length, field
@@ -196,7 +195,7 @@ class _Reader:
             extra.update(more)
         extra.update((name, tuple(members)) for name, members in chains.items())
         backend = NFTABLES
-        if self.table.family != 1 and self.table.name in _TABLES_OF_IPTABLES:
+        if self.table.family != 1 and self.table.name in xtables.TABLES:
             backend = IPTABLES_NFT
         return finished(backend, self.table.title, base, extra, unknown, self.aware)
 

@@ -42,6 +42,7 @@ HOOKS = {chain: hook for hook, chain in enumerate(CHAINS)}
 #: of the chains of each table (linux/netfilter_ipv4.h), but for those that translate sources
 _PRIORITIES = {"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
 _SOURCE_NAT = 100
+TABLES = frozenset(_PRIORITIES)
 
 
 class _Layout(t.NamedTuple):

@@ -34,7 +34,6 @@ _TRANSLATES, _UNTRACKS = "translates", "untracks"
 #: Stands for the type of chains that come before conntrack, which has the priority -200; the name of such a table.
 _RAW, _CONNTRACK = "raw", -200
 _DROPPING_TARGETS = ("DROP", "REJECT", "NFQUEUE", "QUEUE")
-_IPTABLES_TABLES = ("filter", "mangle", "nat", "raw", "security")
 
 #: seconds
 _PATIENCE = 20.0
@@ -163,7 +162,7 @@ class Rules:
     def _is_iptables(self, step: trace.Step) -> bool:
         """Return whether a table is one of iptables-nft: no other program names tables and base chains like that."""
         names = [name for family, table, name in self._base if (family, table) == (step.family, step.table)]
-        return step.family in BY_NUMBER and step.table in _IPTABLES_TABLES and all(name in HOOKS for name in names)
+        return step.family in BY_NUMBER and step.table in xtables.TABLES and all(name in HOOKS for name in names)
 
     def _text(self, step: trace.Step, backend: str) -> str:
         handles = list(self._chain(step))

@@ -12,13 +12,14 @@ import ipaddress
 import typing as t
 
 from ..._engine import rule_owners
-from ..._system import intervals, netlink, nf_tables, xtables
+from ..._system import intervals
 from ..._system.families import IPV6, Family, of_address
 from ..._system.intervals import Spans
 from ..._twin import routing
 from ..._twin.node_state import NodeState
 from ..._twin.values import DROPPED, REJECTED, SENT, Answer, MetRule
 from ..ways.packet_policy import NODE, OWN, POD, Policy, Promise
+from .leftovers import Leftovers
 
 _VRF = "vrf"
 #: the owner where no rule is to blame
@@ -26,14 +27,10 @@ NOBODY = "none"
 
 
 class Addresses:
-    """The addresses of a node: on which link each is, and which of them count as the node's for what leaves.
-
-    It also knows which chains are there twice.
-    """
+    """The addresses of a node: on which link each is, and which of them count as the node's for what leaves."""
 
     def __init__(self, state: NodeState) -> None:
-        self._state = state
-        self._twice: t.Optional[t.Set[t.Tuple[str, str]]] = None
+        self.leftovers = Leftovers(state)
         self._links = {link.index: link for link in state.links}
         self._by_name = {link.name: link for link in state.links}
         self._of_link: t.Dict[int, t.Dict[str, None]] = {}
@@ -59,18 +56,6 @@ class Addresses:
         """Return whether a link has an address of IPv6 that is not of the link or the host alone."""
         found = (ipaddress.ip_address(address) for address in self._links_of if of_address(address) == IPV6)
         return any(not one.is_link_local and not one.is_loopback for one in found)
-
-    def is_twice(self, rule: MetRule) -> bool:
-        """Return whether the chain of a rule is in both variants of iptables: a program writes one of them."""
-        if self._twice is None:
-            nft = {
-                (table.title, netlink.name(netlink.attributes(body)[nf_tables.CHAIN_NAME]))
-                for table in self._state.tables
-                for body in (table.chains if self._state.legacy else ())
-            }
-            legacy = {(table.title, chain) for table in self._state.legacy for chain in xtables.chains(table)}
-            self._twice = {one for one in nft & legacy if one[1] not in xtables.HOOKS}
-        return (rule.table, rule.chain) in self._twice
 
     def link_of(self, address: str) -> str:
         """Return the names of the links that have an address."""
@@ -215,8 +200,7 @@ def _blame(verdict: Verdict, answer: Answer, addresses: Addresses) -> t.Optional
         return Blame(actor.name, _SERVICE)
     promised = verdict.promise.kind if verdict.promise is not None else ""
     other = _OTHER_POLICY.get((promised, verdict.seen), "") if not actor.known else ""
-    twice = _TWICE % (rule.chain, rule.backend) if addresses.is_twice(rule) else ""
-    return Blame(actor.name, actor.remedy + other + twice)
+    return Blame(actor.name, actor.remedy + other + addresses.leftovers.remedy(rule, actor))
 
 
 def passed(rule: t.Optional[MetRule]) -> Blame:
@@ -239,10 +223,6 @@ _OTHER_LINK = (
 )
 _MARKED = "packets that are no Service traffic carry the mark for which %s masquerades: find the rule that sets it"
 _SERVICE = "the rule changes connections to a Service: find out whether the Service needs it before you narrow it"
-_TWICE = (
-    "; the chain %s is in both variants of iptables, and this rule is in %s: if the program writes the other one, "
-    "nothing makes this rule any more, and a reboot removes it"
-)
 #: How an operator can keep a rule, by the address of the policy and the one that is seen.
 _OTHER_POLICY = {
     (POD, NODE): "; or masquerade the range in the policy",

@@ -110,3 +110,8 @@ def test_owner_and_remedy(rule: str, name: str, remedy: str) -> None:
 def test_a_name_cannot_act_on_a_terminal() -> None:
     assert "\\x1b[2J" in rule_owners.owner("nm-shared-\x1b[2J", "nat_postrouting").remedy
     assert "\\x1b[2J" in rule_owners.owner("\x1b[2J", "x").remedy
+
+
+def test_a_name_in_a_command_is_one_word_of_a_shell() -> None:
+    assert "-F 'CATTLE_$(reboot)'" in rule_owners.owner("nat", "CATTLE_$(reboot)").remedy
+    assert "--zone 'a;b' " in rule_owners.owner("firewalld", "nat_POST_a;b").remedy
