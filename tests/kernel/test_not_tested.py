@@ -14,6 +14,7 @@ from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
 
 _EXEMPT = ADDRESSES["ipv4"].exempt[0]
+_HIDDEN = ADDRESSES["ipv4"].outside[0]
 
 
 def _verify(node: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
@@ -145,6 +146,8 @@ def test_what_a_pod_can_choose_is_no_constant(topology: Topology, chosen: str) -
 _MAP = "map d { type ipv4_addr : mark; flags dynamic; size 100; }"
 _FILLS = "chain f { type filter hook prerouting priority -200; ip daddr %s udp dport 9 add @d { ip daddr : 0x77 }; }"
 _MARKS = "chain g { type filter hook prerouting priority -150; meta mark set ip daddr map @d; }"
+_EARLY = "type filter hook prerouting priority -150;"
+_INGRESS = "type filter hook ingress device pods priority 0;"
 _HIDES = "chain c { type nat hook postrouting priority 90; meta mark 0x77 masquerade; }"
 UNSEEN = {
     "RELATED": ("iptables-nft -t nat -I POSTROUTING -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",),
@@ -154,6 +157,12 @@ UNSEEN = {
     "a map that rules fill": ("nft add table ip o { %s; %s; %s; %s; }" % (_MAP, _FILLS % _EXEMPT, _MARKS, _HIDES),),
     "a copy": ("iptables-nft -t mangle -A POSTROUTING -d %s -j TEE --gateway 198.51.100.9" % _EXEMPT,),
     "a copy of nft": ("nft add table ip o { chain c { %s dup to 198.51.100.9; }; }" % _LATE.replace("nat", "filter"),),
+    "a copy of what is masqueraded": (
+        "iptables-nft -t mangle -A FORWARD -d %s -j TEE --gateway 198.51.100.9" % _HIDDEN,
+    ),
+    "a copy, legacy": ("iptables-legacy -t mangle -A PREROUTING -j TEE --gateway 198.51.100.9",),
+    "a copy of all": ("nft add table ip o { chain c { %s dup to 198.51.100.9; }; }" % _EARLY,),
+    "a copy from the link": ("nft add table netdev o { chain c { %s dup to eth0; }; }" % _INGRESS,),
     "a rate": (_MASQUERADED + " -m limit --limit 1/hour",),
     "a rate of nft": ("nft add table ip o { chain c { %s limit rate 1/hour masquerade; }; }" % _LATE,),
 }

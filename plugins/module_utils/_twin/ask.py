@@ -175,7 +175,9 @@ class Asker:
         return max(index for index, link in self._links.items() if link.master == bridge)
 
     def _look(self, question: Question, number: int) -> Answer:
-        for arrivals in (self._outside.at_once, self._outside.at_last):
+        # A copy that a rule sends comes out before the packet itself.
+        ways = (self._outside.at_last,) if self._rules.send_copies else (self._outside.at_once, self._outside.at_last)
+        for arrivals in ways:
             answer = self._find(question, number, arrivals())
             if answer is not None:
                 return answer
@@ -189,7 +191,7 @@ class Asker:
         for seen in heard:
             if seen.number == number and seen.error == error:
                 return _answer(question, DELIVERED, seen, None)
-        for link, seen in arrivals:
+        for link, seen in reversed(arrivals):  # the packet itself, not its copy
             if seen.number == number and seen.error == error:
                 return _answer(question, SENT, seen, self._interface(link))
         for link, seen in arrivals:

@@ -26,6 +26,7 @@ _SOURCE_HOOKS = (1, 4)
 
 #: expressions of nft, and targets of iptables
 _TRANSLATING = ("masq", "nat", "redir", "MASQUERADE", "SNAT", "DNAT", "REDIRECT", "NETMAP")
+_COPYING = (b"dup\0", b"TEE\0")
 _UNTRACKING = ("notrack", "NOTRACK")
 #: of xt_CT, in its flags
 _NOTRACK = 1
@@ -63,6 +64,10 @@ class Rules:
             for base in nf_tables.base_chains(table)
         }
         self._legacy = {(table.family.number, table.name): table for table in legacy}
+        #: whether a rule may send copies of packets; a name alone is enough
+        self.send_copies = any(xtables.has(table, "TEE") for table in legacy) or any(
+            copying in rule for table in tables for rule in table.rules for copying in _COPYING
+        )
         self._parsed: t.Dict[t.Tuple[int, str], t.Dict[str, xtables.XtChain]] = {}
         self._chains: t.Dict[t.Tuple[bool, int, str, str], t.Dict[int, str]] = {}
         self._listed: t.Dict[t.Tuple[int, str, str, str], t.List[str]] = {}
