@@ -22,8 +22,9 @@ description:
 options:
   _terms:
     description:
-      - None, or V(unreached). With that, returns the nodes in kubespray's groups that the patterns do not match, if
-        these are for the whole cluster and there is no C(--limit).
+      - None, V(unreached) or V(hint). With V(unreached), returns the nodes in kubespray's groups that the patterns do
+        not match, if these are for the whole cluster and there is no C(--limit). With V(hint), returns a line that says
+        how to have no line for each host, if there would be many.
     type: list
     elements: str
 notes:
@@ -32,14 +33,14 @@ notes:
 
 RETURN = r"""
 _raw:
-  description: The patterns, or names of hosts.
+  description: The patterns, names of hosts, or a line.
   type: list
   elements: str
 """
 
 import typing as t
 
-from ansible import context
+from ansible import constants, context
 from ansible.errors import AnsibleLookupError
 from ansible.inventory.manager import InventoryManager, split_host_pattern
 from ansible.plugins.lookup import LookupBase
@@ -48,6 +49,11 @@ from ..plugin_utils._groups import other_spellings, unreached
 from ..plugin_utils._role_variables import unknown_names
 
 NAME = "ip_masq_agent_hosts"
+
+SUMMARY = "kubenode.ip_masq.summary"
+#: hosts, for each of which Ansible prints lines
+_MANY = 20
+_HINT = "for this alone, without lines for each node: ANSIBLE_STDOUT_CALLBACK=%s"
 
 
 class LookupModule(LookupBase):
@@ -77,6 +83,9 @@ class LookupModule(LookupBase):
             return patterns
         groups: t.Mapping[str, t.Sequence[str]] = variables["groups"]
         manager = self._inventory(groups)
+        if terms == ["hint"]:
+            shown = constants.config.get_config_value("DEFAULT_STDOUT_CALLBACK", variables=variables)
+            return [_HINT % SUMMARY] if len(groups["all"]) >= _MANY and shown != SUMMARY else []
         if terms:
             limited = context.CLIARGS.get("subset")
             return [] if limited else unreached(split_host_pattern(patterns), groups, _matches(manager))

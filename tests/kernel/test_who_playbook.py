@@ -73,6 +73,11 @@ def test_no_answer(fleet: Fleet, seen: str, arguments: t.Tuple[str, ...], answer
     assert played.rc == 2 and answer in played.said, played.said
 
 
+def test_with_many_hosts_the_output_of_ansible_says_how_to_have_the_answer_alone(fleet: Fleet) -> None:
+    played = fleet.play("who", *NODES, "-e", "ip_masq_address=" + SEEN)
+    assert "for this alone, without lines for each node: ANSIBLE_STDOUT_CALLBACK=" in played.said, played.said
+
+
 def test_connection_that_was_logged(fleet: Fleet) -> None:
     logged = {
         "orig.ip.protocol": 6,
@@ -151,6 +156,6 @@ def test_100_hosts_beside_ping(fleet: Fleet, tmp_path: Path, show_table: t.Calla
         assert played.rc == 0, played.said
         calls[name] = fleet.calls("n2") - before
         rows.append((name, ("%.1f" % seconds, str(calls[name]))))
-    assert "n1: " + LINE in played.said
+    assert "n1: " + LINE in played.said and "without lines for each node" not in played.said
     assert calls["who"] == 98 and calls["ping"] >= 98
     show_table("100 hosts, 10 forks", ("seconds", "commands on 98 of them"), rows)
