@@ -194,16 +194,17 @@ class AgentNode:
     def call(self, *argv: t.Union[str, Path], **env: str) -> subprocess.CompletedProcess[str]:
         """Run a program on the node to its end, whatever its exit status is."""
         plain = {name: value for name, value in os.environ.items() if name != "JOURNAL_STREAM"}
-        return self.ns.inside(
+        done: subprocess.CompletedProcess[t.Any] = self.ns.inside(
             subprocess.run,
             [str(word) for word in argv],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
             check=False,
             env=dict(plain, **dict({"LC_ALL": "C", "PATH": "%s:%s" % (self.path, os.environ["PATH"])}, **env)),
         )
+        # As text of Python a carriage return would be a line's end.
+        told = (one.decode("utf-8", "surrogateescape") for one in (done.stdout, done.stderr))
+        return subprocess.CompletedProcess(done.args, done.returncode, *told)
 
     def command(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run the agent with these arguments, not by way of the recorder."""

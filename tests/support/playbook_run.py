@@ -46,12 +46,6 @@ def _run(
     env.update(HOME=str(home), LC_ALL="C.UTF-8", ANSIBLE_COLLECTIONS_PATH=str(location().parents[2]))
     env.update(ANSIBLE_PIPELINING="1")  # for speed alone
     env.update(settings)
-    return subprocess.run(
-        argv,
-        cwd=folder,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(argv, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    # As text of Python a carriage return would be a line's end.
+    return subprocess.CompletedProcess(argv, done.returncode, done.stdout.decode(), done.stderr.decode())
