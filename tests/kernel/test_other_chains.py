@@ -9,6 +9,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from support.actor_rules import IPTABLES, SHAPES, Shape
 from support.agent_node import AgentNode
 from support.namespaces import Namespace
 from support.variants import VARIANTS, Variant
@@ -29,6 +30,7 @@ def jump_to(variant: Variant, ns: Namespace, *chains: str) -> None:
     """Have POSTROUTING jump to chains."""
     variant.load(ns, "ipv4", *(":%s - [0:0]" % chain for chain in chains))
     variant.load(ns, "ipv4", *("-I POSTROUTING -j %s" % chain for chain in chains))
+    variant.load(ns, "ipv4", *("-A %s -j MASQUERADE" % chain for chain in chains))
 
 
 @pytest.fixture
@@ -55,6 +57,40 @@ def test_jumps_to_chains_of_known_programs_are_named(node: AgentNode, variant: V
         assert len([note for note in notes if note.startswith(start)]) == 1, notes
     assert len(notes) == len(CHAINS)
     assert other_nat(node, backend=variant.backend) == notes
+
+
+#: Programs whose rules are not about pods, and one that writes the same chain about them.
+_BESIDE = [
+    pytest.param(shape, variant, id="%s-%s" % (shape.title, variant))
+    for shape in SHAPES
+    for variant in (("nft", "legacy") if shape.backend == IPTABLES else ("nft",))
+    if shape.owner is None
+]
+
+
+@pytest.mark.parametrize(("shape", "variant"), _BESIDE)
+def test_what_is_not_about_pods_is_not_named(node: AgentNode, shape: Shape, variant: str) -> None:
+    node.wire()
+    shape.load(node.ns, variant)
+    node.configure(backend="iptables_nft", sourceCIDRs=["10.244.0.0/16"])
+    node.sync()
+    assert [note for note in node.status()["notes"] if "masquerade exempt traffic" in note] == []
+
+
+@pytest.mark.parametrize("variant", ["nft", "legacy"])
+def test_the_same_chain_is_named_once_it_is_about_pods(node: AgentNode, variant: str) -> None:
+    """Also behind another chain."""
+    node.wire()
+    beside = next(one for one in SHAPES if (one.name, one.backend) == ("libvirt-beside-pods", IPTABLES))
+    beside.load(node.ns, variant)
+    node.configure(backend="iptables_nft", sourceCIDRs=["10.244.0.0/16"])
+    node.sync()
+    tool = ("iptables-" + variant, "-t", "nat")
+    node.ns.run(*tool, "-N", "MORE")
+    node.ns.run(*tool, *"-I LIBVIRT_PRT -j MORE".split())
+    assert not any("LIBVIRT_PRT" in note for note in node.status()["notes"])
+    node.ns.run(*tool, *"-A MORE -s 10.244.1.0/24 -j MASQUERADE".split())
+    assert any("jumps to LIBVIRT_PRT of libvirt" in note for note in node.status()["notes"])
 
 
 def test_nat_chains_of_other_tables_are_named(node: AgentNode) -> None:

@@ -25,13 +25,16 @@ class ListedChains:
         listing = functools.partial(nfnetlink.chains, base_only=base_only)
         #: the chains of nf_tables that a family can meet
         self.nft: t.Callable[[Family], t.List[NftChain]] = functools.lru_cache(maxsize=None)(listing)
-        self._legacy = functools.lru_cache(maxsize=None)(read_nat_table)
+        #: the nat table of iptables-legacy
+        self.legacy: t.Callable[[Family], t.Optional[xtables.XtTable]] = functools.lru_cache(maxsize=None)(
+            read_nat_table
+        )
 
     def names(self, variant: str, family: Family) -> t.Set[str]:
         """Return the chains of the nat table of a variant of iptables."""
         if variant == IPTABLES_NFT:
             return {one.name for one in self.nft(family) if (one.family, one.table) == (family.nft, NAT)}
-        table = self._legacy(family)
+        table = self.legacy(family)
         return xtables.chain_names(table) if table else set()
 
     def jumps(self, variant: str, family: Family, chain: str) -> t.List[str]:
@@ -39,5 +42,5 @@ class ListedChains:
         if variant == IPTABLES_NFT:
             rules = NftNat(family).rules(chain) or []
             return [shown(rule.words[-1]) for rule in rules if rule.words[-2:-1] in (("-j",), ("-g",))]
-        table = self._legacy(family)
+        table = self.legacy(family)
         return [shown(one) for one in xtables.jumps(table, chain)] if table else []

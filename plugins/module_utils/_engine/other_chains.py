@@ -20,20 +20,20 @@ from .iptables_syntax import NAT
 from .listed_chains import ListedChains
 from .nftables_syntax import TABLE as MANAGED_TABLE
 
-#: Owners of chains that POSTROUTING jumps to: kube-proxy masquerades what must be masqueraded, ours are known, and what
-#: an unknown chain does other checks look at.
-_EXPECTED = ("kube-proxy", "ip-masq-agent")
-_NOT_NAMED = (*_EXPECTED, rule_owners.UNKNOWN.name)
 _EFFECT = "which may masquerade exempt traffic (its rules were not evaluated)"
 _DROPS = "; its policy drops traffic that they do not translate or accept"
 
 
 def find_other_chains(
-    listed: ListedChains, families: t.Iterable[Family], concerns: t.Callable[[Family, str, str, bool], bool]
+    listed: ListedChains,
+    families: t.Iterable[Family],
+    concerns: t.Callable[[Family, str, str, bool], bool],
+    leads: t.Callable[[str, Family, str], bool],
 ) -> t.List[str]:
     """Find such chains, one sentence each. What cannot be read is left out: other steps report that.
 
     :param concerns: whether managed traffic can meet a nat chain: family, table, chain, whether the table is inet.
+    :param leads: whether it can in a chain of iptables: variant, family, chain.
     """
     found: t.Dict[str, None] = {}
     for family in families:
@@ -43,9 +43,10 @@ def find_other_chains(
             except NodeError:
                 continue
             for chain in chains:
-                program = rule_owners.owner(NAT, chain).name
-                if program not in _NOT_NAMED:
-                    place = "%s, %s: POSTROUTING jumps to %s of %s" % (family, variant, chain, program)
+                actor = rule_owners.owner(NAT, chain)
+                # What an unknown chain does other checks look at.
+                if actor.known and not _is_expected(actor) and leads(variant, family, chain):
+                    place = "%s, %s: POSTROUTING jumps to %s of %s" % (family, variant, chain, actor.name)
                     found["%s, %s" % (place, _EFFECT)] = None
         try:
             base_chains = [one for one in listed.nft(family) if one.hides]
@@ -54,9 +55,14 @@ def find_other_chains(
         for base in base_chains:
             of_iptables = base.family != "inet" and (base.table, base.name) == (NAT, "POSTROUTING")
             mine = base.table == MANAGED_TABLE or of_iptables
-            expected = mine or rule_owners.owner(base.table, base.name).name in _EXPECTED
+            expected = mine or _is_expected(rule_owners.owner(base.table, base.name))
             if not expected and concerns(family, base.table, base.name, base.family == "inet"):
                 names = (base.family, shown(base.table), shown(base.name))
                 place = "table %s %s of nftables has the nat chain %s" % names
                 found["%s, %s%s" % (place, _EFFECT, _DROPS if base.drops else "")] = None
     return list(found)
+
+
+def _is_expected(actor: rule_owners.Owner) -> bool:
+    """Return whether a program masquerades what must be masqueraded, or is one of ours."""
+    return actor.benign or actor.name in rule_owners.LOCAL

@@ -16,7 +16,8 @@ import typing as t
 from .._policy.values import Network
 from .._system.printable import shown
 from .backend import OtherRule
-from .iptables_syntax import PostroutingRule, conditions
+from .iptables_syntax import NAT, PostroutingRule, conditions
+from .rule_owners import owner
 
 _NAT_TARGETS = ("MASQUERADE", "SNAT")
 _VERDICTS = ("ACCEPT", "RETURN")
@@ -36,8 +37,9 @@ class Remark(t.NamedTuple):
 def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int, policy: str = "ACCEPT") -> t.Tuple[OtherRule, ...]:
     """Return the rules of one POSTROUTING that decide about traffic which the managed chain decides about as well.
 
-    Rules for marked traffic (kube-proxy, portmap) are left out: they are needed, or do not match the pods' traffic.
-    Rules for all other marks do match it, and rules for a source do if pods have it.
+    Rules for marked traffic (kube-proxy, portmap), and those that Docker needs for its own containers and packets of
+    the node, are left out: they are needed, or do not match the pods' traffic. Rules for all other marks do match it,
+    and rules for a source do if pods have it.
 
     :param jump: index of the jump to the managed chain; negative if there is none.
     :param policy: of POSTROUTING, as iptables prints it.
@@ -52,8 +54,13 @@ def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int, policy: str
             source=_source(rule),
         )
         for index, rule in enumerate(postrouting)
-        if rule.target in _NAT_TARGETS + _VERDICTS and not is_for_marked(rule)
+        if rule.target in _NAT_TARGETS + _VERDICTS and not is_for_marked(rule) and not _is_needed(rule)
     )
+
+
+def _is_needed(rule: PostroutingRule) -> bool:
+    actor = owner(NAT, "POSTROUTING", rule.line)
+    return actor.benign or actor.of_node
 
 
 def _source(rule: PostroutingRule) -> t.Optional[Network]:

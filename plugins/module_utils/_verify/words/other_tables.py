@@ -9,19 +9,23 @@ import functools
 import typing as t
 
 from ..._engine import other_chains
+from ..._engine.iptables_syntax import NAT
 from ..._engine.listed_chains import ListedChains
 from ..._errors import NodeError
 from ..._policy.policy import Config
-from ..._rules import nft_rules
+from ..._rules import nft_rules, xt_tables
 from ..._rules.referenced_objects import Known
 from ..._rules.rules import DROP, GOTO, JUMP, MARK, SOURCE, Match, RuleTable, does_unknown
-from ..._system import intervals, nf_tables
+from ..._system import intervals, netlink, nf_tables, nfnetlink
+from ..._system.backend_names import IPTABLES_LEGACY
 from ..._system.families import Family
 from ..routing import senders
 from ..routing.senders import Sender
 
 #: NFPROTO_INET
 _INET = 1
+#: Chains, and entries of a table of iptables-legacy, beyond which rules are not read for a note.
+_MOST_CHAINS, _MOST_ENTRIES = 20, 2000
 
 
 def find_other_chains(config: Config, listed: t.Optional[ListedChains] = None) -> t.List[str]:
@@ -39,7 +43,42 @@ def find_other_chains(config: Config, listed: t.Optional[ListedChains] = None) -
         except NodeError:
             return True
 
-    return other_chains.find_other_chains(listed or ListedChains(base_only=True), config.families, concerns)
+    def leads(variant: str, family: Family, chain: str) -> bool:
+        try:
+            rules = _of_iptables(known, variant, family, chain)
+            return rules is None or _concerns(rules, chain, pods(family))
+        except NodeError:
+            return True
+
+    known = listed or ListedChains(base_only=True)
+    return other_chains.find_other_chains(known, config.families, concerns, leads)
+
+
+def _of_iptables(listed: ListedChains, variant: str, family: Family, chain: str) -> t.Optional[RuleTable]:
+    """Return a chain of the nat table and those that it leads to; None where too much would have to be read."""
+    if variant == IPTABLES_LEGACY:
+        whole = listed.legacy(family)
+        return xt_tables.read(whole, Known(family)) if whole and whole.number_of_entries <= _MOST_ENTRIES else None
+    named = netlink.text(nf_tables.TABLE, NAT)
+    found: t.List[str] = []
+    bodies: t.List[bytes] = []
+    wanted = [chain]
+    rules: t.Optional[RuleTable] = None
+    while wanted and len(found) < _MOST_CHAINS:
+        for one in wanted:
+            place = named + netlink.text(nf_tables.RULE_CHAIN, one)
+            for rule in nfnetlink.rules(family.number, NAT, one):
+                bodies.append(place + netlink.attribute(nf_tables.RULE_EXPRESSIONS, rule.expressions))
+        found += wanted
+        chains = tuple(named + netlink.text(nf_tables.CHAIN_NAME, one) for one in found)
+        table = nf_tables.NftTable(family.number, NAT, named, chains, rules=tuple(bodies))
+        rules = nft_rules.read(table, Known(family))
+        if rules is None or rules.unknown:
+            return None
+        actions = (branch.action for some in rules.chains.values() for rule in some for branch in rule.branches)
+        leads = dict.fromkeys(one.chain for one in actions if one.kind in (JUMP, GOTO))
+        wanted = [one for one in leads if one not in rules.chains]
+    return None if wanted else rules
 
 
 def _senders(config: Config, family: Family) -> t.List[Sender]:
