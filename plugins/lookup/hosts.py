@@ -23,8 +23,8 @@ options:
   _terms:
     description:
       - None, V(unreached) or V(hint). With V(unreached), returns the nodes in kubespray's groups that the patterns do
-        not match, if these are for the whole cluster and there is no C(--limit). With V(hint), returns a line that says
-        how to have no line for each host, if there would be many.
+        not match, if these are for the whole cluster and there is no C(--limit). With V(hint), returns a line about how
+        to have no line for each host, if there would be many.
     type: list
     elements: str
 notes:
