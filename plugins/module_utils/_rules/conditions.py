@@ -158,7 +158,7 @@ AREAS: t.Mapping[str, Area] = {
             _divided("ACCEPT RETURN"),
             _divided("DROP REJECT", _ENDS),
             _divided("MARK", _TRACKED),
-            _divided("CONNMARK", "tracked; what a mask leaves of a mark that is copied is not known"),
+            _divided("CONNMARK", "tracked; unknown: shifts"),
             _divided("NOTRACK CT", "untracked, unless conntrack or a rule has decided before; unknown: zones"),
             _divided("SNAT MASQUERADE", "a new source"),
             _divided("DNAT REDIRECT", _DESTINATION),

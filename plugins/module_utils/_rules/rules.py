@@ -93,7 +93,8 @@ class RuleAction(t.NamedTuple):
     """What a rule does with the packets that it matches.
 
     JUMP, GOTO: ``chain``. DESTINATION: ``addresses`` and ``ports`` (None: unchanged), one of which is chosen where they
-    are several. SET: ``subject = (origin & keep) ^ flip``; an ``origin`` of None is a value that is not known.
+    are several. SET: ``subject = (origin & keep) ^ (subject & own) ^ flip``; an ``origin`` of None is a value that is
+    not known.
     """
 
     kind: str
@@ -110,6 +111,7 @@ class RuleAction(t.NamedTuple):
 class Branch(t.NamedTuple):
     """Some of the packets that a rule matches, and what it does with them; packets of two branches take the first."""
 
+    own: int = 0
     match: Match
     action: RuleAction
 

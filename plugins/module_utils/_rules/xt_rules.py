@@ -444,12 +444,13 @@ def _set_connmark(reading: Reading, revision: int, info: bytes, _known: Known) -
     mode, shifted = (info[12], 0) if revision < 2 else (info[14], info[13])
     reading.all_of(_TRACKED)
     target, source = (MARK, CT_MARK) if mode == 2 else (CT_MARK, MARK)
-    if shifted or (mode and (mask, other) != (ALL_BITS, ALL_BITS)):  # what part of a mark becomes is not known
+    kept, copied = (other, mask) if mode == 2 else (mask, other)
+    if shifted:
         reading.act(RuleAction(SET, subject=target))
     elif mode == 0:
         _set_bits(reading, CT_MARK, value, mask)
     else:
-        reading.act(RuleAction(SET, subject=target, origin=source, keep=ALL_BITS))
+        reading.act(RuleAction(SET, subject=target, origin=source, keep=copied, own=ALL_BITS & ~kept))
 
 
 def _ct(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:

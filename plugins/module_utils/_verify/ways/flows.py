@@ -288,8 +288,8 @@ def values_after(values: t.Tuple[int, ...], action: rules.RuleAction) -> t.Tuple
         changed[place], changed[place + COUNT] = 0, ALL_BITS
         return tuple(changed)
     origin = SUBJECTS[action.origin]
-    unknown = values[origin + COUNT] & action.keep
-    changed[place] = ((values[origin] & action.keep) ^ action.flip) & ~unknown
+    unknown = values[origin + COUNT] & action.keep | values[place + COUNT] & action.own
+    changed[place] = ((values[origin] & action.keep) ^ (values[place] & action.own) ^ action.flip) & ~unknown
     changed[place + COUNT] = unknown
     return tuple(changed)
 

@@ -193,7 +193,7 @@ def changed_bits(action: rules.RuleAction) -> int:
     """Return the bits of a value that an action may change."""
     if action.origin == action.subject:
         return (ALL_BITS & ~action.keep) | action.flip
-    return ALL_BITS
+    return (ALL_BITS & ~action.own) | action.keep | action.flip
 
 
 def disturbs(one: Tree, other: Tree) -> bool:
