@@ -94,7 +94,7 @@ def read(table: nf_tables.NftTable, known: Known) -> t.Optional[RuleTable]:
     if nf_tables.is_dormant(table):
         return None
     if table.family in _BELOW:
-        if not table.rules:
+        if not table.rules or nf_tables.filters_frames(table):
             return None
         return RuleTable(NFTABLES, table.title, {}, {}, (_BELOW[table.family],))
     if known.family not in _FAMILIES.get(table.family, ()):

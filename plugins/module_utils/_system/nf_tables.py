@@ -396,6 +396,24 @@ def is_dormant(table: NftTable) -> bool:
     return bool(netlink.number(netlink.attributes(table.table).get(TABLE_FLAGS)) & DORMANT)
 
 
+#: NFPROTO_BRIDGE, NFT_PAYLOAD_LL_HEADER
+_BRIDGE, _LINK_HEADER = 7, 0
+#: Expressions that only load and compare, or count; of those with a source register none of these.
+_COMPARING = frozenset(("meta", "payload", "cmp", "range", "bitwise", "byteorder", "lookup", "immediate", "counter"))
+_READING = frozenset(("meta", "payload"))
+
+
+def filters_frames(table: NftTable) -> bool:
+    """Return whether a table only lets frames pass or not inside of a bridge, by their hardware addresses and links."""
+    return table.family == _BRIDGE and all(
+        name in _COMPARING
+        and not (name in _READING and "sreg" in data)
+        and not (name == "payload" and netlink.number(data.get("base")) != _LINK_HEADER)
+        for body in table.rules
+        for name, data in nft_expressions.of_rule(netlink.attributes(body).get(RULE_EXPRESSIONS, b""))
+    )
+
+
 class NftBaseChain(t.NamedTuple):
     """A chain that the kernel itself asks; ``drops`` is its policy."""
 

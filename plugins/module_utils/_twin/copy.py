@@ -148,6 +148,8 @@ class Copy:
         if not legacy_first:
             self._miss("table", legacy.write(state.legacy))
         for table in state.tables:
+            if nf_tables.filters_frames(table):
+                continue  # packets of the copy have other hardware addresses
             try:
                 nf_tables.write(table)
             except netlink.KernelError as exc:
