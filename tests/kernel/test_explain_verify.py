@@ -429,7 +429,10 @@ def test_a_condition_about_the_program_that_sends_is_named(node: Namespace) -> N
     _iptables_rule(node, *rule)
     found = _look(node, verify=True, **_TEN)
     assert found["verified"] is None
-    assert any("the match owner" in one["text"] for one in found["untested"])
+    assert any("(owner)" in one["text"] for one in found["untested"])
+    _iptables_rule(node, *rule[:2], "--socket-exists", *rule[4:])
+    found = _look(node, verify=True, **_TEN)
+    assert {(one["range"], one["policy"]) for one in found["conflicts"]} == {(_A.exempt[0] + "/32", "own")}
 
 
 def test_connections_of_the_node_to_services_are_not_asked(node: Namespace) -> None:

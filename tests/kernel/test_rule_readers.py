@@ -571,7 +571,7 @@ _ACTIONS = {
 }
 #: What is in lines that must be unknown.
 _UNKNOWN = (
-    "NETMAP HMARK TEE TOS DSCP TPROXY NFQUEUE --zone devgroup cluster owner limit policy physdev --ctreplsrc "
+    "NETMAP HMARK TEE TOS DSCP TPROXY NFQUEUE --zone devgroup cluster limit policy physdev --ctreplsrc "
     "--icmp-type length tos socket cpu connlabel rpfilter"
 ).split()
 _TIMED = "create timed hash:ip timeout 300\n"

@@ -47,6 +47,7 @@ def _irrelevant(names: str, text: str) -> Row:
 
 _COUNTS = "it counts or reports; the packet goes on as it was"
 _LATER = "it acts on packets that follow in an established connection; the first one decides the address"
+_OWNED = "what is forwarded has no socket; users and groups are unknown for the node's own packets"
 _CHANCE = "by chance: each choice is followed"
 _TRACKED = "tracked"
 _CONSTANT = "constant"
@@ -92,6 +93,7 @@ AREAS: t.Mapping[str, Area] = {
             _divided("mark", _TRACKED),
             _divided("iif oif iifname oifname l4proto"),
             _divided("protocol nfproto", _CONSTANT + " for an IP version"),
+            _divided("skuid skgid", _OWNED),
         ),
     ),
     META_SET: Area(
@@ -107,7 +109,7 @@ AREAS: t.Mapping[str, Area] = {
         "Keys of `ct`",
         _TABLES_H,
         (
-            _divided("state", "NEW, untracked or invalid; unknown where RELATED decides about a translation"),
+            _divided("state", "NEW, untracked or invalid; unknown where what is RELATED alone would break the policy"),
             _divided(
                 "status", "whether the destination was translated; constant before: expected, seen-reply, assured"
             ),
@@ -142,6 +144,9 @@ AREAS: t.Mapping[str, Area] = {
             _divided("conntrack state", "state, protocol, original direction, status; unknown: reply, expiration"),
             _divided("physdev", "--physdev-is-bridged: no tested packet is; unknown: ports of a bridge"),
             _divided("mark connmark", _TRACKED),
+            _divided("owner", _OWNED),
+            _divided("socket", "none in the copy: unknown where one that matches would change a source; and its mark"),
+            _divided("policy", "nothing where the node has no policies of IPsec, else unknown"),
             _divided("statistic", _CHANCE),
             _divided("recent", "--set: every packet; else by what came before: each side is followed"),
             _divided(

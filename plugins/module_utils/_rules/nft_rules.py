@@ -47,6 +47,8 @@ from .rules import (
     DESTINATION,
     DROP,
     MARK,
+    SENT,
+    SENT_BY_SOCKET,
     SET,
     SOURCE,
     UNTRACKED,
@@ -78,6 +80,7 @@ _TCP_OPTION = 1
 _ADDRESS_TYPE = 3
 _ADDRESSES_OF_FIB = {1: "source type", 2: "destination type"}
 
+_OWNERS = frozenset(("skuid", "skgid"))
 _EQUAL, _NOT_EQUAL, _LESS, _LESS_OR_EQUAL, _GREATER, _GREATER_OR_EQUAL = range(6)
 #: NFT_DYNSET_OP_DELETE
 _DELETE = 2
@@ -331,6 +334,8 @@ class _Reader:
             if not conditions.is_irrelevant(conditions.META_SET, name):
                 self.reading.act_unknown(conditions.because(conditions.META_SET, name))
             return
+        if name in _OWNERS:  # without a socket the rule ends
+            self.reading.test(SENT, SENT_BY_SOCKET, ((SENT_BY_SOCKET, SENT_BY_SOCKET),))
         self.load(data.get("dreg"), self.of_meta.get(name) or not_known(conditions.because(conditions.META, name), 16))
 
     def ct(self, data: Named) -> None:

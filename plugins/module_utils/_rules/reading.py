@@ -26,6 +26,9 @@ from .rules import (
     PREROUTING,
     RELATED,
     RETURN,
+    SENT,
+    SENT_BY_OWNER,
+    SENT_BY_SOCKET,
     SET,
     UNDECIDED,
     UNTRACKED,
@@ -84,7 +87,14 @@ class Statement(t.NamedTuple):
 
 
 #: the highest of values that are no numbers of 32 bits
-_TOPS = {UNTRACKED: INVALID, DNAT: 1, RELATED: 1, PICKED_UP: 1, DECIDED: BY_TEMPLATE}
+_TOPS = {
+    UNTRACKED: INVALID,
+    DNAT: 1,
+    RELATED: 1,
+    PICKED_UP: 1,
+    SENT: SENT_BY_SOCKET | SENT_BY_OWNER,
+    DECIDED: BY_TEMPLATE,
+}
 
 
 def top_of(subject: str, mask: int) -> int:

@@ -16,7 +16,8 @@ class Known(t.NamedTuple):
     """A node as the readers need it, for one family.
 
     ``types`` has the addresses of each type (RTN_*) over all links; a condition on a type that is absent is unknown.
-    ``links`` are names by index. ``filled`` names sets of ipset that rules fill (xt_rules.filled).
+    ``links`` are names by index. ``filled`` names sets of ipset that rules fill (xt_rules.filled). ``ipsec``: whether
+    IPsec may treat packets.
     """
 
     family: Family
@@ -24,3 +25,4 @@ class Known(t.NamedTuple):
     links: t.Mapping[int, str] = {}
     ipsets: t.Tuple[IpSet, ...] = ()
     filled: t.FrozenSet[str] = frozenset()
+    ipsec: bool = True

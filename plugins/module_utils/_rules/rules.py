@@ -27,6 +27,11 @@ INVALID = 2
 RELATED = "related"
 #: 1 where it begins a connection of TCP for conntrack and has ACK in place of SYN (nf_conntrack_tcp_loose)
 PICKED_UP = "picked up"
+#: Whether a condition on a socket of the node matches; to the copy none belongs that would take such packets.
+BY_SOCKET = "sockets of the node that take packets of pods (socket)"
+#: what of the node sends the packet: nothing of a packet that is forwarded; a socket, whose owner is the one asked for
+SENT = "sent by"
+SENT_BY_SOCKET, SENT_BY_OWNER = 1, 2
 #: Before conntrack sees the packet: UNDECIDED, or the first rule that decided what conntrack makes of it.
 DECIDED = "decided"
 UNDECIDED, BY_NOTRACK, BY_TEMPLATE = 0, 1, 2
@@ -106,12 +111,12 @@ class RuleAction(t.NamedTuple):
     origin: t.Optional[str] = None
     keep: int = 0
     flip: int = 0
+    own: int = 0
 
 
 class Branch(t.NamedTuple):
     """Some of the packets that a rule matches, and what it does with them; packets of two branches take the first."""
 
-    own: int = 0
     match: Match
     action: RuleAction
 

@@ -24,6 +24,7 @@ from .rules import (
     ACCEPT,
     ALL_BITS,
     BY_NOTRACK,
+    BY_SOCKET,
     BY_TEMPLATE,
     CT_MARK,
     DESTINATION,
@@ -33,6 +34,9 @@ from .rules import (
     MARK,
     RELATED,
     RETURN,
+    SENT,
+    SENT_BY_OWNER,
+    SENT_BY_SOCKET,
     SET,
     SOURCE,
     UNTRACKED,
@@ -61,6 +65,10 @@ _TCP_FLAGS, _TCP_OPTION = 0x4, 0x8
 _BRIDGED = 0x4
 #: XT_CT_ZONE_MARK
 _ZONE_BY_MARK = 0x10
+#: XT_OWNER_SOCKET
+_SOCKET_EXISTS = 0x4
+#: XT_POLICY_MATCH_NONE
+_NO_POLICY = 0x4
 #: XT_SOCKET_RESTORESKMARK
 _SOCKET_MARK = 0x4
 
@@ -343,9 +351,26 @@ def _connmark(reading: Reading, _revision: int, info: bytes, _known: Known) -> N
     _marked(reading, CT_MARK, value, mask, bool(inverted))
 
 
+def _owner(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
+    """Read who sends. What is forwarded belongs to no socket (ip_rcv_core() in the kernel takes it off), and matches
+    where all that is asked is inverted: owner_mt() in net/netfilter/xt_owner.c.
+    """
+    asked, inverted = struct.unpack_from("=16xBB", info)
+    bit = SENT_BY_SOCKET if asked == _SOCKET_EXISTS else SENT_BY_OWNER
+    reading.test(SENT, bit, ((0, 0),) if asked == inverted else ((bit, bit),))
+
+
+def _policy(reading: Reading, _revision: int, info: bytes, known: Known) -> None:
+    """Read what IPsec did or will do with a packet: without policies, nothing."""
+    if known.ipsec:
+        _other_match(reading, "policy")
+    elif not struct.unpack_from("=304xH", info)[0] & _NO_POLICY:
+        reading.never()
+
+
 def _socket(reading: Reading, revision: int, info: bytes, _known: Known) -> None:
     """Read the test for a socket that would take the packet; it may give the packet that socket's mark."""
-    _other_match(reading, "socket")
+    reading.not_known(BY_SOCKET)
     if revision and info[0] & _SOCKET_MARK:
         reading.act(RuleAction(SET, subject=MARK))
 
@@ -410,6 +435,8 @@ _MATCHES: t.Mapping[str, _Handler] = {
     "recent": _recent,
     "set": _ipset,
     "socket": _socket,
+    "owner": _owner,
+    "policy": _policy,
 }
 
 

@@ -13,13 +13,13 @@ import typing as t
 
 from ..._rules import regions, rules
 from ..._rules.regions import Region
-from ..._rules.rules import ALL_BITS, CT_MARK, DECIDED, DNAT, MARK, PICKED_UP, RELATED, UNTRACKED, Ref
+from ..._rules.rules import ALL_BITS, CT_MARK, DECIDED, DNAT, MARK, PICKED_UP, RELATED, SENT, UNTRACKED, Ref
 from ..._system import intervals
 from ..._system.intervals import Spans
 from ..routing.routing_lookups import RouteOutcome, Unknown
 
 #: The values that are tracked, by their place in a state: first what is known of each, then the bits that are not.
-SUBJECTS = {MARK: 0, CT_MARK: 1, DNAT: 2, UNTRACKED: 3, DECIDED: 4, RELATED: 5, PICKED_UP: 6}
+SUBJECTS = {MARK: 0, CT_MARK: 1, DNAT: 2, UNTRACKED: 3, DECIDED: 4, RELATED: 5, PICKED_UP: 6, SENT: 7}
 COUNT = len(SUBJECTS)
 
 #: source, destination, service, source port; destination and service after a translation, or None; state

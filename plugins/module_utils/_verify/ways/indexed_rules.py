@@ -58,7 +58,7 @@ class ReadyBranch:
 class ReadyRule:
     """One rule, ready to be used. ``index`` looks branches up where there are many."""
 
-    __slots__ = ("branches", "chance", "exhaustive", "history", "index", "number", "ref", "unknown")
+    __slots__ = ("branches", "by_socket", "chance", "exhaustive", "history", "index", "number", "ref", "unknown")
 
     def __init__(self, number: int, ref: Ref, branches: t.List[ReadyBranch], rule: rules.Rule) -> None:
         self.number = number
@@ -66,7 +66,8 @@ class ReadyRule:
         self.branches = branches
         self.chance = rule.chance
         self.exhaustive = rule.exhaustive
-        self.unknown = tuple(Unknown(ref, reason) for reason in rule.unknown)
+        self.unknown = tuple(Unknown(ref, reason) for reason in rule.unknown if reason != rules.BY_SOCKET)
+        self.by_socket = (Unknown(ref, rules.BY_SOCKET),) if rules.BY_SOCKET in rule.unknown else ()
         self.history = tuple(Unknown(ref, reason) for reason in rule.history)
         self.index: t.Optional[t.Tuple[int, Partition[t.Tuple[int, ...]]]] = None
         if len(branches) >= _MANY and not rule.chance:

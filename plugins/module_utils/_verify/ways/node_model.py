@@ -215,7 +215,8 @@ class NodeModel:
 def _tables(state: NodeState, family: Family, types: t.Mapping[int, Spans]) -> t.List[RuleTable]:
     links = {link.index: link.name for link in state.links}
     filled = xt_rules.filled(state.tables, state.legacy, state.sets)
-    about = referenced_objects.Known(family, types, links, state.sets, filled)
+    ipsec = any(one.code in ("ipsec", "unreadable") for one in state.unseen)
+    about = referenced_objects.Known(family, types, links, state.sets, filled, ipsec)
     read = [nft_rules.read(table, about) for table in state.tables]
     read += [xt_tables.read(table, about) for table in state.legacy]
     return [table for table in read if table is not None]

@@ -68,7 +68,7 @@ class Policy(t.NamedTuple):
         family = of_address(destination)
         service = service_number(protocol, port, family)
         numbers = int(ipaddress.ip_address(source)), int(ipaddress.ip_address(destination))
-        for match, promise in self.entries.get(family, ()):
+        for match, promise, _keeps in self.entries.get(family, ()):
             if (
                 _contains(match.source, numbers[0])
                 and _contains(match.destination, numbers[1])
@@ -119,12 +119,13 @@ def _left(entry: Declared, guests: intervals.Spans) -> t.Iterator[Declared]:
     """Return what an entry that exempts leaves to other programs."""
     sources = guests if entry.match.source is None else intervals.intersection(guests, entry.match.source)
     if sources and entry.value == Promise(POD):
-        yield Declared(entry.match._replace(source=sources), None)
+        yield Declared(entry.match._replace(source=sources), None, True)
 
 
 def _entries(ruleset: Ruleset) -> t.Iterator[Declared]:
     for decision in ruleset.expanded:
         match = decision.match
+        promise = _promise(ruleset, decision)
         yield Declared(
             Match(
                 source=intervals.of_networks(match.sources) if match.sources else None,
@@ -132,7 +133,8 @@ def _entries(ruleset: Ruleset) -> t.Iterator[Declared]:
                 service=intervals.of(one.span for one in match.services) if match.services else None,
                 outgoing=(Names(match.interfaces),) if match.interfaces else (),
             ),
-            _promise(ruleset, decision),
+            promise,
+            promise is None or promise.kind == POD,
         )
 
 

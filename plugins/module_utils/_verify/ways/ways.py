@@ -34,6 +34,7 @@ from ..._rules.rules import (
     PREROUTING,
     RELATED,
     RETURN,
+    SENT,
     SET,
     SOURCE,
     UNTRACKED,
@@ -101,11 +102,12 @@ _NAMES = {
     CT_MARK: "a mark of a connection that is not known",
     RELATED: "connections that another one has announced (RELATED)",
     PICKED_UP: "connections of TCP that begin without SYN for conntrack",
+    SENT: "the socket that sends (owner)",
 }
 
 
-#: What is not known of packets that nobody can send to a copy, and says nothing about those that are sent.
-OF_OTHERS = frozenset((_NAMES[RELATED], _NAMES[PICKED_UP]))
+#: What packets have that nobody can send to a copy. They take ways of their own.
+OF_OTHERS = frozenset((_NAMES[RELATED], _NAMES[PICKED_UP], rules.BY_SOCKET))
 
 
 class Start(t.NamedTuple):
@@ -184,10 +186,14 @@ class Ways(t.NamedTuple):
 
 
 class Declared(t.NamedTuple):
-    """What a policy says of packets that leave. Of several that match the first counts."""
+    """What a policy says of packets that leave. Of several that match the first counts.
+
+    ``keeps``: whether a packet that leaves as it came is what the policy says, or it says nothing.
+    """
 
     match: Match
     value: t.Any
+    keeps: bool = False
 
 
 class RulesAndRoutes(t.NamedTuple):
@@ -254,6 +260,7 @@ class _Engine(Flows):
         self._trees = self._deciding(ready.trees, filters)
         self._refs, self._compiled, self._unknown_effects = ready.compiled(self._tested)
         self._values = [declared.value for declared in policy]
+        self._keeping = {-1, *(self._values.index(declared.value) for declared in policy if declared.keeps)}
         self._policy = self._policy_blocks(policy)
         self._link = ""
         self._divides_back = False
@@ -400,6 +407,9 @@ class _Engine(Flows):
         values = list(with_value((0,) * (2 * COUNT), UNTRACKED, start.untracked))
         for subject in (RELATED, PICKED_UP) if not start.untracked and not self._filters else ():
             values[SUBJECTS[subject] + COUNT] = self._tested.get(subject, 0) & 1  # no such packet is sent to the copy
+        if start.own:
+            values[SUBJECTS[SENT]] = rules.SENT_BY_SOCKET
+            values[SUBJECTS[SENT] + COUNT] = self._tested.get(SENT, 0) & rules.SENT_BY_OWNER
         return [(*start.region[1:], None, None, self._state(FlowState(tuple(values), unknown=unknown)))]
 
     def _run_own(self, start: StartClass) -> t.Iterator[Flow]:
@@ -570,6 +580,7 @@ class _Engine(Flows):
         on packets is unknown stays in doubt.
         """
         old = self._unknown_effects.union(one for flow in before for one in flow[AT_STATE].unknown)
+        old = old.union(one for flow in after for one in flow[AT_STATE].unknown if one.reason in OF_OTHERS)
         doubted = [flow for flow in after if not old.issuperset(flow[AT_STATE].unknown)]
         if not doubted or len(doubted) > _DOUBTED:
             return after
@@ -591,26 +602,20 @@ class _Engine(Flows):
         return kept
 
     def _without_others(self, flows: t.List[Flow]) -> t.List[Flow]:
-        """Take away what is not known of packets that nobody can send, where it makes no difference to a source."""
-        doubted = []
-        for flow in flows:
-            doubts = frozenset(one for one in flow[AT_STATE].unknown if one.reason in OF_OTHERS)
-            if doubts:
-                doubted.append((flow, doubts))
-        leaving = [one for one in doubted if one[0][AT_STATE].end != DROPPED]
-        if len(leaving) > _DOUBTED:
+        """Take away packets that nobody can send, where they leave as others do that are sent, or as they came."""
+        others = [flow for flow in flows if any(one.reason in OF_OTHERS for one in flow[AT_STATE].unknown)]
+        if not others:
             return flows
-        idle = {}
-        for flow, doubts in doubted:
-            beside = [other for other, more in leaving if doubts & more and meet(flow, other)]
-            if flow[AT_STATE].end == DROPPED or all(_same_end(flow, other) for other in beside):
-                idle[id(flow)] = doubts
-        return [
-            self._changed(flow, unknown=tuple(one for one in flow[AT_STATE].unknown if one not in idle[id(flow)]))
-            if id(flow) in idle
-            else flow
-            for flow in flows
-        ]
+        apart = set(map(id, others))
+        ends = {_end_of(flow) for flow in flows if id(flow) not in apart}
+        return [flow for flow in flows if id(flow) not in apart or not self._is_harmless(flow, ends)]
+
+    def _is_harmless(self, flow: Flow, ends: t.Container[t.Any]) -> bool:
+        state = flow[AT_STATE]
+        if not all(one.reason in OF_OTHERS for one in state.unknown):
+            return False
+        kept = state.given is None or state.given.origin == SOURCE
+        return state.end != LEAVES or (kept and state.declared in self._keeping) or _end_of(flow) in ends
 
     # rules
 
@@ -759,8 +764,9 @@ class _Engine(Flows):
                 others += pieces
                 if matched is not None:
                     unknown = rule.unknown
-                    if doubt:
-                        unknown += tuple(Unknown(rule.ref, text) for text in doubt)
+                    if doubt or rule.by_socket:
+                        matched = self._told_apart(rule, branch, matched, others)
+                        unknown += tuple(Unknown(rule.ref, text) for text in doubt if text not in OF_OTHERS)
                     if unknown:
                         doubted = self._doubted(matched, unknown)
                         if branch.kind != CONTINUE:
@@ -773,7 +779,41 @@ class _Engine(Flows):
                 break
         out += rest
 
+    def _told_apart(self, rule: ReadyRule, branch: ReadyBranch, flow: Flow, others: t.List[Flow]) -> Flow:
+        """Return what matches, where packets that nobody can send take a way of their own; the rest to ``others``."""
+        for test in branch.tests:
+            if self._is_of_others(test, flow[AT_STATE]):
+                apart, sent = self._apart(rule, test, flow)
+                matches = intervals.contains(test.allowed, 1)
+                others.append(sent if matches else apart)
+                flow = apart if matches else sent
+        if rule.by_socket:
+            others.append(flow)
+            flow = self._doubted(flow, rule.by_socket)
+        return flow
+
+    @staticmethod
+    def _is_of_others(test: rules.Test, state: FlowState) -> bool:
+        """Return whether only packets that nobody can send fulfil a condition, or only all others."""
+        unknown = state.values[SUBJECTS[test.subject] + COUNT]
+        untracked = test.subject == RELATED and state.values[SUBJECTS[UNTRACKED]]
+        return bool(unknown) and _NAMES.get(test.subject) in OF_OTHERS and not untracked
+
+    def _apart(self, rule: ReadyRule, test: rules.Test, flow: Flow) -> t.Tuple[Flow, Flow]:
+        """Divide a flow into packets that nobody can send, and all others."""
+        values = flow[AT_STATE].values
+        apart, sent = (self._changed(flow, values=with_value(values, test.subject, value)) for value in (1, 0))
+        return self._doubted(apart, (Unknown(rule.ref, _NAMES[test.subject]),)), sent
+
     def _apply_by_chance(self, rule: ReadyRule, flow: Flow, out: t.List[Flow], call: _Call) -> None:
+        for test in (test for branch in rule.branches for test in branch.tests):
+            if self._is_of_others(test, flow[AT_STATE]):
+                for part in self._apart(rule, test, flow):
+                    self._apply_by_chance(rule, part, out, call)
+                return
+        if rule.by_socket:
+            out.append(flow)
+            flow = self._doubted(flow, rule.by_socket)
         rest = [flow]
         for branch in rule.branches:
             matched, _pieces, doubt = self._match(branch, flow)
@@ -1031,15 +1071,12 @@ class _Engine(Flows):
         )
 
 
-def _same_end(one: Flow, other: Flow) -> bool:
-    """Return whether packets of two flows leave alike; those that chance sends to another place go their own way."""
-    if one[AT_NEW_DESTINATION:AT_STATE] != other[AT_NEW_DESTINATION:AT_STATE]:
-        return bool(one[AT_STATE].chance and other[AT_STATE].chance)
-    mine, yours = (
-        (state.outcome, state.source, state.given, state.end, state.declared)
-        for state in (one[AT_STATE], other[AT_STATE])
-    )
-    return mine == yours
+def _end_of(flow: Flow) -> t.Any:
+    """Return what packets that leave alike have in common; those that chance sends elsewhere go their own way."""
+    state = flow[AT_STATE]
+    where = None if state.chance else flow[AT_NEW_DESTINATION:AT_STATE]
+    given = None if state.given is None else state.given._replace(ports=None)
+    return where, state.outcome, given, state.end, state.declared
 
 
 def _orders(units: t.Sequence[t.Any]) -> t.Iterable[t.Sequence[t.Any]]:
