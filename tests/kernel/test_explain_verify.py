@@ -395,6 +395,7 @@ def test_connections_of_the_node_itself_are_judged(node: Namespace) -> None:
         "node",
         [_LOOPBACK + "/32"],
     )
+    assert one["services"] == []  # all that a program of the node can send
 
 
 def test_a_policy_of_other_sources_says_nothing_of_the_node_itself(topology: Topology) -> None:

@@ -349,7 +349,7 @@ class _Run(Asking):
         suffix = ""
         if part.source_port != ALL_PORTS:
             suffix = " from port %s" % ",".join(str(PortRange(*ports)) for ports in part.source_port)
-        elif part.service == self.model.services:
+        elif part.service in (self.model.services, self.model.sent):
             return ()
         return tuple(one + suffix for one in listed_services(part.service, self.model.family))
 

@@ -79,6 +79,8 @@ class NodeModel:
         #: destinations to which no packet of a pod is sent on
         self.nowhere = intervals.complement(self._others, family.highest)
         self.services = _services(family)
+        #: those of programs of the node
+        self.sent = regions.meet(self.services, _SENT)
         #: of TCP, UDP, SCTP and ICMP
         self.usual = intervals.of([span(family.icmp), *(span(PROTOCOLS[name], 1) for name in PORT_PROTOCOLS)])
         self._late = _late_chains(self.tables, nat=True)
@@ -105,7 +107,7 @@ class NodeModel:
         meant = any(source is None or regions.meet(self._of_node, source) for source in sources)
         if not self._of_node or not meant:
             return Ways((), ())
-        start = Start("", self._of_node, self._others, regions.meet(self.services, _SENT), own=True)
+        start = Start("", self._of_node, self._others, self.sent, own=True)
         return ways.ways(self._node, [start], self._policy, seconds)
 
     def rules(self, ref: Ref) -> t.Iterator[Rule]:
