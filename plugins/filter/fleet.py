@@ -10,8 +10,8 @@ import typing as t
 from ansible.utils.unsafe_proxy import wrap_var
 
 from ..plugin_utils._fleet import ASKED, advise, judge, not_reached, off, reported_policy
-from ..plugin_utils._fleet_files import as_csv, as_json
 from ..plugin_utils._fleet_html import as_html
+from ..plugin_utils._fleet_json_csv import as_csv, as_json
 from ..plugin_utils._fleet_policies import name_policies
 from ..plugin_utils._fleet_text import summary, table
 from ..plugin_utils._role_variables import PREFIX

@@ -12,7 +12,7 @@ import subprocess
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_messages, nftables_ruleset
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_changes, nftables_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import CommitRefused, Counters, total
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_backend import Nftables, TableState
@@ -246,18 +246,18 @@ def test_nft_makes_and_shows_the_same_table(config: t.Any, family: Family) -> No
     with Namespace():
         shown, rules = [], []
         for make_it in (
-            lambda: nf_tables.transact(nftables_messages.make_all(table), "the table"),
+            lambda: nf_tables.transact(nftables_changes.make_all(table), "the table"),
             lambda: nft("-f", "-", stdin="\n".join([*text.listing(table), ""])),
         ):
             make_it()
             shown.append(nft("-s", "list", "table", family.nft, text.TABLE))
             made, _generation = nf_tables.read_one(family.number, text.TABLE, text.CHAINS)
-            assert made is not None and nftables_messages.listed(made, family).means(table)
+            assert made is not None and nftables_changes.listed(made, family).means(table)
             # Of a prefix of whole bytes nft loads these alone.
             rules.append(
                 [
                     netlink.attributes(body)[nf_tables.RULE_EXPRESSIONS]
-                    for body, (_chain, rule) in zip(made.rules, nftables_messages.rules_of(made.rules, family))
+                    for body, (_chain, rule) in zip(made.rules, nftables_changes.rules_of(made.rules, family))
                     if not re.search(r"addr [0-9a-f.:]+/[0-9]+", rule.rule)
                 ]
             )

@@ -19,7 +19,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import source_ports
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import port_usage
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from support import cni_results, tracked
@@ -408,7 +408,7 @@ def test_status_looks_at_connections_only_if_they_can_use_up_ports(topology: Top
     a = ADDRESSES["ipv4"]
     agent.configure()
     assert agent.sync().returncode == 0
-    few, many = (source_ports.SCARCE * 64512 + more for more in (-100, 100))
+    few, many = (port_usage.SCARCE * 64512 + more for more in (-100, 100))
 
     def insert(first: int, last: int) -> None:
         used = (Tracked(17, a.pod, 1024 + port, a.node, 1024 + port, a.outside[0], 53) for port in range(first, last))

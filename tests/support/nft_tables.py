@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_messages
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_changes
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_syntax import (
     TABLE,
     ListedTable,
@@ -48,5 +48,5 @@ def reported(changes: t.Sequence[Message], family: int) -> nf_tables.NftTable:
 
 def read_back(table: ListedTable) -> ListedTable:
     """Return what is read of a table that was written."""
-    made = nftables_messages.make_all(table)
-    return nftables_messages.listed(reported(made, table.family.number), table.family)
+    made = nftables_changes.make_all(table)
+    return nftables_changes.listed(reported(made, table.family.number), table.family)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import typing as t
 
-from .._engine import source_ports
+from .._engine import port_usage
+from .._engine.port_usage import PortUser, Use
 from .._engine.reconcile import reconcile
 from .._engine.ruleset import Ruleset
-from .._engine.source_ports import PortUser, Use
 from .._errors import NodeError
 from .._system import conntrack, files, pod_names
 from .._system.conntrack import Statistics
@@ -44,7 +44,7 @@ def build_report(node: Node, policy: ComparedPolicy) -> Data:
     """
     config = policy.config._replace(flush_conntrack="none")
     result = reconcile(node, config, check=True, used_before=policy.used_before)
-    found = source_ports.read(source_ports.active_rules(result), _LISTED, pod_names.read())
+    found = port_usage.read(port_usage.active_rules(result), _LISTED, pod_names.read())
     counted = conntrack.statistics()
     return {
         "destinations": [as_data(use) for use in found.fullest],
@@ -110,7 +110,7 @@ def in_share(used: int, available: int) -> str:
 
 def is_scarce(used: int, available: int) -> bool:
     """Return whether so little is left that an operator wants to know unasked."""
-    return used > source_ports.SCARCE * available
+    return used > port_usage.SCARCE * available
 
 
 def percent(used: int, available: int) -> int:
@@ -157,7 +157,7 @@ def highest_share(paths: Paths, every: int, rulesets: t.Mapping[str, t.Iterable[
     """
     runs, share = _kept_share(paths)
     if share is None or runs >= every:
-        found = source_ports.read(rulesets, 1, {}, _SECONDS).fullest
+        found = port_usage.read(rulesets, 1, {}, _SECONDS).fullest
         runs, share = 0, found[0].share if found else 0.0
     files.make_directory(paths.run_dir, 0o700)
     files.write(paths.port_share, b"%d %.4f\n" % (runs + 1, share))

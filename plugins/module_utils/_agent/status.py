@@ -9,7 +9,7 @@ import os
 import time
 import typing as t
 
-from .._engine import data_plane, source_ports
+from .._engine import data_plane, port_usage
 from .._engine.auto_ports import or_any_ports
 from .._engine.listed_chains import ListedChains
 from .._engine.reconcile import Result
@@ -124,12 +124,12 @@ def _unit_data(node: Node) -> t.Dict[str, t.Any]:
 def _connection_data(result: Result) -> t.Dict[str, t.Any]:
     """Return how full the table of connections is, and the destination for which most source ports are used."""
     counted = conntrack.statistics()
-    rulesets = source_ports.active_rules(result)
+    rulesets = port_usage.active_rules(result)
     fullest: t.Optional[t.Dict[str, t.Any]] = None
     problem = None
-    if counted is None or source_ports.can_be_scarce(rulesets, counted.tracked):
+    if counted is None or port_usage.can_be_scarce(rulesets, counted.tracked):
         try:
-            found = source_ports.read(rulesets, 1, {}, _PORTS_SECONDS)
+            found = port_usage.read(rulesets, 1, {}, _PORTS_SECONDS)
             fullest = ports.as_data(found.fullest[0]) if found.fullest else None
             if not found.complete:
                 problem = "not all connections were looked at: that takes more than %g s of CPU" % _PORTS_SECONDS

@@ -310,7 +310,7 @@ class _Resync:
         if config is None or not config.port_metrics or result is None:
             return None
         # Imported here: to load them takes 3 of 70 ms, and most nodes do not need them.
-        from .._engine.source_ports import active_rules
+        from .._engine.port_usage import active_rules
         from .ports import highest_share
 
         return highest_share(self._paths, config.port_metrics, active_rules(result, written=True))

@@ -34,7 +34,7 @@ from .._system.nf_tables import NftTable
 from .._system.nfnetlink import generation, has_nft_table
 from .._system.node import Node, Tool
 from .._system.process import Runner, which
-from . import nftables_messages as messages
+from . import nftables_changes as messages
 from . import nftables_syntax as text
 from . import rule_comments as comments
 from .backend import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system import defaults
+from .._system import command_defaults
 from . import kubelet_options
 
 Spec = t.Dict[str, t.Dict[str, t.Any]]
@@ -21,7 +21,7 @@ INFO: Spec = {
     "bin_dir": {"type": "path", "default": "/usr/local/sbin"},
     "metrics_dir": {"type": "path"},
     "python": {"type": "path"},
-    "lock_timeout": {"type": "int", "default": defaults.LOCK_TIMEOUT},
+    "lock_timeout": {"type": "int", "default": command_defaults.LOCK_TIMEOUT},
 }
 #: Of ip_masq_agent.
 AGENT: Spec = {

@@ -20,7 +20,7 @@ from .._agent.states import BROKEN_CONFIG, CONFLICTS, EXIT_STATUS, NOT_IN_SYNC, 
 from .._agent.sync import sync
 from .._errors import ConfigError, NodeError
 from .._policy.snat_and_rules import RULE_PROTOCOLS
-from .._system import defaults
+from .._system import command_defaults
 from .._system.families import PORT_PROTOCOLS
 from .._system.node import Node
 from .._system.process import run
@@ -107,7 +107,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _seconds(text: str) -> int:
-    longest = defaults.LONGEST_LOCK_TIMEOUT
+    longest = command_defaults.LONGEST_LOCK_TIMEOUT
     if not re.match(r"[0-9]{1,4}\Z", text) or int(text) > longest:
         raise argparse.ArgumentTypeError("%r is not a number of seconds from 0 to %d" % (text, longest))
     return int(text)
@@ -129,7 +129,7 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
     made.add_argument(
         "--lock-timeout",
         type=_seconds,
-        default=defaults.LOCK_TIMEOUT,
+        default=command_defaults.LOCK_TIMEOUT,
         metavar="SECONDS",
         help="how long to wait for the xtables lock, and for another run of this agent (default: %(default)s)",
     )
@@ -169,8 +169,12 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
     )
     command.add_argument("destination", metavar="DEST", help="an IP address")
     command.add_argument("--source", metavar="SRC", help="IP address of a pod or of the node (default: a pod's)")
-    command.add_argument("--protocol", default=defaults.PROTOCOL, choices=RULE_PROTOCOLS, help="default: %(default)s")
-    command.add_argument("--port", type=int, default=defaults.PORT, help="destination port (default: %(default)s)")
+    command.add_argument(
+        "--protocol", default=command_defaults.PROTOCOL, choices=RULE_PROTOCOLS, help="default: %(default)s"
+    )
+    command.add_argument(
+        "--port", type=int, default=command_defaults.PORT, help="destination port (default: %(default)s)"
+    )
     command.add_argument(
         "--proposed", metavar="FILE", help="also show what this file, in place of the configuration, would change"
     )
@@ -184,8 +188,8 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
         "for status and metrics. What could not be tested is listed.",
     )
     for name, default, metavar, words in (
-        ("--max-questions", defaults.MAX_QUESTIONS, "N", "packets to send for each IP version, at most"),
-        ("--max-seconds", defaults.MAX_SECONDS, "S", "end after so many seconds of CPU time"),
+        ("--max-questions", command_defaults.MAX_QUESTIONS, "N", "packets to send for each IP version, at most"),
+        ("--max-seconds", command_defaults.MAX_SECONDS, "S", "end after so many seconds of CPU time"),
     ):
         told = words + "; 0: no limit (default: %(default)s)"
         command.add_argument(name, type=int, default=default, metavar=metavar, help=told)
@@ -283,7 +287,7 @@ def _set_timer(node: Node, paths: Paths, interval: int) -> None:
 
 
 def _dry_run(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
-    from .dry_run import planned_lines
+    from .sync_dry_run import planned_lines
 
     lines, errors = planned_lines(node, paths, arguments.json)
     console.print_lines(lines)

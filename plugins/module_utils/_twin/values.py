@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system import defaults
+from .._system import command_defaults
 
 #: What became of a packet: it left over a link, the node itself received it, it was answered with an error, or it is
 #: gone; or there was no way to send it.
@@ -54,7 +54,7 @@ class Question(t.NamedTuple):
     source: t.Optional[str] = None
     interface: t.Optional[str] = None
     protocol: str = "tcp"
-    port: int = defaults.PORT
+    port: int = command_defaults.PORT
     source_port: t.Optional[int] = None
     #: a packet that conntrack calls invalid: of TCP a reset, of ICMP an error, both of no connection
     stray: bool = False

@@ -16,7 +16,7 @@ import typing as t
 from ..._engine.ruleset import DROP
 from ..._rules import regions
 from ..._rules.regions import Region
-from ..._system import defaults, intervals
+from ..._system import command_defaults, intervals
 from ..._system.intervals import Spans
 from ..._twin.values import Answer, MetRule, Question
 from ..routing.routing_lookups import LEAVES
@@ -66,7 +66,9 @@ class LeakPackets:
             and answer.question.source not in self._asking.addresses
         ]
         asked = [
-            one._replace(protocol=kind, port=one.port or defaults.PORT, stray=True) for one in known for kind in STRAYS
+            one._replace(protocol=kind, port=one.port or command_defaults.PORT, stray=True)
+            for one in known
+            for kind in STRAYS
         ]
         found = [(answer, verdict) for answer in self._put(asked) for verdict in [self._leaks(answer)] if verdict]
         if self._drops:
@@ -148,7 +150,7 @@ class LeakPackets:
         if largest and packet:
             link = self._model.link_of(found, way, packet.source)
             asked = self._asking.question(packet, largest, link)
-            yield asked._replace(protocol=kind, port=asked.port or defaults.PORT, stray=True)
+            yield asked._replace(protocol=kind, port=asked.port or command_defaults.PORT, stray=True)
 
 
 def _number(address: str) -> int:

@@ -18,7 +18,7 @@ from ..._engine.ruleset import DROP
 from ..._policy.values import PortRange
 from ..._rules import regions
 from ..._rules.regions import Region
-from ..._system import defaults, intervals
+from ..._system import command_defaults, intervals
 from ..._system.families import IPV4, IPV6, Family
 from ..._twin.twin import Twin
 from ..._twin.values import Answer, MetRule, Question, Unseen
@@ -81,8 +81,8 @@ class Report(t.NamedTuple):
 class Limits(t.NamedTuple):
     """Questions for each family, and seconds of CPU time; 0: no limit."""
 
-    questions: int = defaults.MAX_QUESTIONS
-    seconds: float = defaults.MAX_SECONDS
+    questions: int = command_defaults.MAX_QUESTIONS
+    seconds: float = command_defaults.MAX_SECONDS
 
 
 _DEFAULT = Limits()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import ports, status
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import source_ports
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.source_ports import Range, Use, Uses
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import port_usage
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.port_usage import Range, Use, Uses
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
 
@@ -34,7 +34,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> t.List[int]:
         use = Use("tcp", "198.51.100.1", "203.0.113.9", 443, 0, ranges, len(found), 100, ())
         return Uses((use,), 1)
 
-    monkeypatch.setattr(source_ports, "read", read)
+    monkeypatch.setattr(port_usage, "read", read)
     return found
 
 
@@ -56,7 +56,7 @@ def test_kernel_that_does_not_tell(paths: Paths, monkeypatch: pytest.MonkeyPatch
     def read(*_arguments: t.Any) -> Uses:
         raise NodeError("no")
 
-    monkeypatch.setattr(source_ports, "read", read)
+    monkeypatch.setattr(port_usage, "read", read)
     with pytest.raises(NodeError):
         ports.highest_share(paths, 5, {})
     assert not Path(paths.port_share).exists()

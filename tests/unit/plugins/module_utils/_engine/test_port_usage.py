@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import ports
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import source_ports
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import port_usage
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
@@ -40,8 +40,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> t.List[PortUse]:
             look(row)
 
     monkeypatch.setattr(conntrack, "read_ports", read_ports)
-    monkeypatch.setattr(source_ports, "has_ipv6", lambda: False)
-    monkeypatch.setattr(source_ports, "node_addresses", lambda: [NODE])
+    monkeypatch.setattr(port_usage, "has_ipv6", lambda: False)
+    monkeypatch.setattr(port_usage, "node_addresses", lambda: [NODE])
     return rows
 
 
@@ -49,17 +49,17 @@ def test_more_destinations_than_there_is_memory_for(table: t.List[PortUse], monk
     """The largest are right, and it is said how many connections were not counted."""
     most = []
 
-    class Watched(source_ports._Counter):
+    class Watched(port_usage._Counter):
         def _count(self, one: PortUse) -> None:
             super()._count(one)
             most.append(len(self._counts))
 
-    monkeypatch.setattr(source_ports, "_Counter", Watched)
-    monkeypatch.setattr(source_ports, "_MOST", 100)
+    monkeypatch.setattr(port_usage, "_Counter", Watched)
+    monkeypatch.setattr(port_usage, "_MOST", 100)
     for number in range(2000):
         table.append(_use(number, 2000))
         table.append(_use(5, 3000 + number))
-    found = source_ports.read({}, 10, {})
+    found = port_usage.read({}, 10, {})
     assert max(most) <= 100
     assert str(REMOTE + 5) == found.fullest[0].destination
     assert found.fullest[0].used in (2000, 2001)
@@ -70,9 +70,9 @@ def test_more_destinations_than_there_is_memory_for(table: t.List[PortUse], monk
 
 def test_time_limit(table: t.List[PortUse]) -> None:
     table += [_use(number % 3, 2000 + number) for number in range(5000)]
-    found = source_ports.read({}, 10, {}, seconds=-1)
+    found = port_usage.read({}, 10, {}, seconds=-1)
     assert not found.complete and 0 < sum(use.used for use in found.fullest) < 5000
-    assert source_ports.read({}, 10, {}, seconds=600).complete
+    assert port_usage.read({}, 10, {}, seconds=600).complete
 
 
 @pytest.mark.parametrize(
@@ -88,11 +88,11 @@ def test_time_limit(table: t.List[PortUse]) -> None:
 def test_ports_to_choose_from(table: t.List[PortUse], ranges: t.List[str], expected: t.List[t.Any]) -> None:
     table += [_use(0, 2000), _use(1, 2000, protocol=33)]
     config = build({"to_ports": ranges, "non_masquerade_cidrs": []})
-    found = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10, {})
+    found = port_usage.read({"ipv4": [from_config(config, IPV4)]}, 10, {})
     assert [(_text(one), one.used, one.available) for one in found.fullest] == expected
 
 
-def _text(use: source_ports.Use) -> str:
+def _text(use: port_usage.Use) -> str:
     return ", ".join("%s %d/%d" % one for one in use.ranges)
 
 
@@ -101,7 +101,7 @@ def test_one_source_in_several_ranges(table: t.List[PortUse]) -> None:
     table += [_use(0, port) for port in range(2000, 2003)] + [_use(0, port, 1) for port in range(3000, 3007)]
     table += [_use(0, 3010), _use(1, 3000)]
     config = build({"to_ports": ["2000-2009", "3000-3019"], "non_masquerade_cidrs": []})
-    first, second = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10, {}).fullest
+    first, second = port_usage.read({"ipv4": [from_config(config, IPV4)]}, 10, {}).fullest
     assert (_text(first), first.used, first.available) == ("2000-2009 3/10, 3000-3019 8/20", 11, 30)
     assert [(one.address, one.connections) for one in first.sources] == [(str(POD + 1), 7), (str(POD), 4)]
     assert (_text(second), second.used) == ("2000-2009 0/10, 3000-3019 1/20", 1)
@@ -113,16 +113,16 @@ def test_one_source_in_several_ranges(table: t.List[PortUse]) -> None:
 def test_few_connections_cannot_make_ports_scarce(ranges: t.List[str], smallest: int) -> None:
     config = build({"to_ports": ranges, "non_masquerade_cidrs": []})
     rulesets = {"ipv4": [from_config(config, IPV4)]}  # of IPv6 there are none
-    most = int(source_ports.SCARCE * smallest)
-    assert not source_ports.can_be_scarce(rulesets, most)
-    assert source_ports.can_be_scarce(rulesets, most + 1)
+    most = int(port_usage.SCARCE * smallest)
+    assert not port_usage.can_be_scarce(rulesets, most)
+    assert port_usage.can_be_scarce(rulesets, most + 1)
 
 
 def test_share_is_never_above_all(table: t.List[PortUse]) -> None:
     """The kernel tells of a connection twice if the table changes meanwhile."""
     table += [_use(0, 2000), _use(0, 2000)]
     config = build({"to_ports": ["2000"], "non_masquerade_cidrs": []})
-    (use,) = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10, {}).fullest
+    (use,) = port_usage.read({"ipv4": [from_config(config, IPV4)]}, 10, {}).fullest
     assert (use.used, use.available, use.share) == (1, 1, 1.0)
 
 

@@ -9,7 +9,7 @@ import ipaddress
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_encoding, nftables_messages
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_changes, nftables_encoding
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_ruleset import from_ruleset, to_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Decision, from_config
@@ -32,7 +32,7 @@ def table_of(config: t.Any, family: Family) -> text.ListedTable:
 
 def changes_of(config: t.Any, family: Family) -> t.List[netlink.Message]:
     """What is written to make it."""
-    return nftables_messages.make_all(table_of(config, family))
+    return nftables_changes.make_all(table_of(config, family))
 
 
 @given(policies, engine.families)
@@ -57,7 +57,7 @@ def test_no_part_of_a_table_can_go_unnoticed(config: t.Any, family: Family, data
     first, *rest = changes_of(config, family)
     del rest[data.draw(st.integers(0, len(rest) - 1))]
     try:
-        read = nftables_messages.listed(reported([first, *rest], family.number), family)
+        read = nftables_changes.listed(reported([first, *rest], family.number), family)
     except KeyError:  # no kernel reports elements of a set that is not there
         return
     assert not read.means(table_of(config, family))
@@ -66,13 +66,13 @@ def test_no_part_of_a_table_can_go_unnoticed(config: t.Any, family: Family, data
 @given(policies, engine.families, st.data())
 def test_no_rule_can_be_slipped_in(config: t.Any, family: Family, data: t.Any) -> None:
     rules = ["masquerade", "accept", "counter", "meta mark 0x00000001 return", "ct state new return", "drop"]
-    rule = nftables_messages.expressions_of(data.draw(st.sampled_from(rules)))
+    rule = nftables_changes.expressions_of(data.draw(st.sampled_from(rules)))
     chain = data.draw(st.sampled_from(["postrouting", "mine"]))
     changes = changes_of(config, family)
     changes.insert(data.draw(st.integers(1, len(changes))), nf_tables.new_rule(family.number, text.TABLE, chain, rule))
     if chain == "mine":
         changes.append(nf_tables.new_chain(family.number, text.TABLE, chain, "nat", 4, 90))
-    read = nftables_messages.listed(reported(changes, family.number), family)
+    read = nftables_changes.listed(reported(changes, family.number), family)
     assert not read.means(table_of(config, family))
 
 
@@ -92,7 +92,7 @@ def test_what_we_would_not_write_is_foreign(foreign: str) -> None:
         change._replace(body=change.body + more) if change.kind & 0xFF == kind else change
         for change in changes_of(build({}), IPV4)
     ]
-    assert nftables_messages.listed(reported(changes, IPV4.number), IPV4).foreign == (foreign,)
+    assert nftables_changes.listed(reported(changes, IPV4.number), IPV4).foreign == (foreign,)
 
 
 spans = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)).map(lambda pair: (min(pair), max(pair)))
