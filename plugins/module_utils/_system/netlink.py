@@ -188,6 +188,8 @@ class Netlink:
         if buffer:
             self._enlarge(buffer)
         self._sequence = 0
+        #: for what is received: a new one each time costs more than all else, because its memory is new too
+        self._buffer = memoryview(bytearray(_CHUNK))
 
     def _enlarge(self, size: int) -> None:
         for force, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
@@ -313,7 +315,7 @@ class Netlink:
         :raises NodeError: none came in time.
         """
         try:
-            data = self.socket.recv(_CHUNK)
+            data = bytes(self._buffer[: self.socket.recv_into(self._buffer)])
         except socket.timeout:
             raise NodeError("the kernel did not answer over netlink in time") from None
         except OSError as exc:
