@@ -9,7 +9,6 @@ linux/netfilter/nf_tables.h.
 
 from __future__ import annotations
 
-import functools
 import struct
 import typing as t
 
@@ -19,7 +18,7 @@ from .._system.families import BY_NUMBER, FAMILIES, IPV4, IPV6, TCP
 from .._system.intervals import Spans
 from .._system.netlink import number
 from .._system.nft_expressions import CT_KEYS, META_KEYS, Named
-from . import conditions, nft_sets, xt_rules
+from . import conditions, nft_alike, nft_sets, xt_rules
 from .reading import Conditions, Reading, UnknownError, finished, joined, unreadable
 from .referenced_objects import Known
 from .registers import (
@@ -39,6 +38,7 @@ from .registers import (
     of_states,
     packet,
     pieces,
+    place_of,
 )
 from .rules import (
     ALL_BITS,
@@ -111,13 +111,6 @@ _VARIED = frozenset(("cmp", "immediate", "match"))
 _HEAD = 32
 
 
-@functools.lru_cache(maxsize=64)  # called for each expression
-def _place(register: t.Optional[bytes]) -> int:
-    """Return where a register begins: those from 8 on have four bytes, those before sixteen."""
-    which = number(register)
-    return (which - 8) * 4 if which >= 8 else (which - 1) * 16
-
-
 class _Reader:
     """Reads one table: what it knows of the table stays, what it knows of a rule begins with each."""
 
@@ -137,6 +130,8 @@ class _Reader:
         self.lengths: t.Dict[str, int] = {}
         #: results of looking cells up in a set: many rules share one large set
         self.asked: t.Dict[t.Tuple[str, t.Tuple[Cell, ...]], t.List[Conditions]] = {}
+        addresses = {(offset, size): field for offset, size, field in _NETWORK[known.family][:2]}
+        self.alike = nft_alike.Alike(known.family, addresses)
         size, number_of_family = self.family.size, bytes((self.family.number,))
         source, destination = packet("source", size), packet("original_destination", size)
         mine = "ip" if self.family == IPV4 else "ip6"
@@ -190,8 +185,15 @@ class _Reader:
             known = netlink.attributes(body)
             chain = netlink.name(known.get(nf_tables.RULE_CHAIN, b""))
             place = counts[chain] = counts.get(chain, 0) + 1
+            expressions = known.get(nf_tables.RULE_EXPRESSIONS, b"")
+            same = self.alike.rule(expressions, place)
+            if same is not None:
+                chains.setdefault(chain, []).append(same)
+                continue
             try:
-                found, more = self._rule(known.get(nf_tables.RULE_EXPRESSIONS, b""), chain, place)
+                found, more = self._rule(expressions, chain, place)
+                if len(found) == 1 and not more:
+                    self.alike.learn(expressions, found[0])
             except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error):
                 found, more = [unreadable(place)], {}
             chains.setdefault(chain, []).extend(found)
@@ -259,7 +261,7 @@ class _Reader:
 
     def load(self, register: t.Optional[bytes], cells: t.Sequence[Cell]) -> None:
         """Put something into registers."""
-        start = _place(register)
+        start = place_of(register)
         if start >= 0:
             padded = list(cells) + [ZERO] * (-len(cells) % 4)
             self.held[start : start + len(padded)] = padded
@@ -267,7 +269,7 @@ class _Reader:
 
     def holding(self, register: t.Optional[bytes], length: int) -> t.List[Cell]:
         """Return what registers hold."""
-        start = _place(register)
+        start = place_of(register)
         found = self.held[start : start + length] if start >= 0 else []
         return found + [NOTHING] * (length - len(found))
 
@@ -499,7 +501,7 @@ class _Reader:
         target = data.get("dreg")
         key = None
         if target is not None:
-            if _place(target) >= 0:
+            if place_of(target) >= 0:
                 self.maps += 1
                 key = "@%d" % self.maps
             else:

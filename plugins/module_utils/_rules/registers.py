@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import typing as t
 
-from .._system import intervals
+from .._system import intervals, netlink
 from .._system.families import IPV4, IPV6
 from .reading import Conditions, UnknownError, both
 from .referenced_objects import Known
@@ -59,6 +60,13 @@ class Piece(t.NamedTuple):
     shift: int
     mask: int
     flip: int
+
+
+@functools.lru_cache(maxsize=64)  # called for each expression
+def place_of(register: t.Optional[bytes]) -> int:
+    """Return where a register begins: those from 8 on have four bytes, those before sixteen."""
+    which = netlink.number(register)
+    return (which - 8) * 4 if which >= 8 else (which - 1) * 16
 
 
 def packet(field: str, size: int) -> t.List[Cell]:

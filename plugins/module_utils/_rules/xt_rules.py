@@ -12,7 +12,7 @@ import struct
 import typing as t
 
 from .._system import intervals, netlink, nf_tables, nft_expressions, xtables
-from .._system.families import IPV4, IPV6
+from .._system.families import IPV4, IPV6, Family
 from .._system.intervals import Spans
 from .._system.ipsets import IpSet
 from .._system.services import MAX_PORT
@@ -494,13 +494,13 @@ def _notrack(reading: Reading, _revision: int, _info: bytes, _known: Known) -> N
     untrack(reading)
 
 
-def _translation(name: str, revision: int, info: bytes, known: Known) -> t.Tuple[t.Optional[Spans], t.Optional[Spans]]:
+def translation(name: str, revision: int, info: bytes, family: Family) -> t.Tuple[t.Optional[Spans], t.Optional[Spans]]:
     """Read the addresses and ports of a translation."""
-    if revision == 0 and (name in ("DNAT", "SNAT") or known.family == IPV4):  # nf_nat_ipv4_multi_range_compat
+    if revision == 0 and (name in ("DNAT", "SNAT") or family == IPV4):  # nf_nat_ipv4_multi_range_compat
         asked = struct.unpack_from("=I", info, 4)[0]
         low, high, first, last = struct.unpack_from("!IIHH", info, 8)
     else:
-        size = known.family.size
+        size = family.size
         asked = struct.unpack_from("=I", info)[0]
         low = int.from_bytes(info[4 : 4 + size], "big")
         high = int.from_bytes(info[20 : 20 + size], "big")
@@ -511,7 +511,7 @@ def _translation(name: str, revision: int, info: bytes, known: Known) -> t.Tuple
 
 def _nat(kind: str, name: str) -> _Handler:
     def handler(reading: Reading, revision: int, info: bytes, known: Known) -> None:
-        _translate(reading, kind, *_translation(name, revision, info, known))
+        _translate(reading, kind, *translation(name, revision, info, known.family))
 
     return handler
 
@@ -521,7 +521,7 @@ def _masquerade(reading: Reading, _revision: int, _info: bytes, _known: Known) -
 
 
 def _redirect(reading: Reading, revision: int, info: bytes, known: Known) -> None:
-    _translate(reading, DESTINATION, None, _translation("REDIRECT", revision, info, known)[1], True)
+    _translate(reading, DESTINATION, None, translation("REDIRECT", revision, info, known.family)[1], True)
 
 
 def _set_target(reading: Reading, revision: int, info: bytes, _known: Known) -> None:
