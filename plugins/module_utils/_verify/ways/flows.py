@@ -92,6 +92,8 @@ class Flows:
 
     def _by_chance(self, flow: Flow, history: t.Tuple[Unknown, ...] = ()) -> Flow:
         state = flow[AT_STATE]
+        if state.chance and state.fork >= 0 and not history:
+            return flow
         fork = state.met if state.fork < 0 else state.fork
         history = union(state.history, history)
         return self._changed(flow, chance=True, fork=fork, history=history)

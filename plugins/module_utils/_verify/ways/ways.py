@@ -97,6 +97,10 @@ _DEPTH = 100
 _DOUBTED = 300
 #: How many chains of one priority are tried in all orders.
 _TIED = 3
+#: How many rules a chain has at most that gives one destination: one for packets that it gives back, and that one.
+_OF_END = 2
+#: what a Rule has behind its branches if nothing but these decides
+_PLAIN = ((), False, False, ())
 _NAMES = {
     MARK: "a mark that is not known",
     CT_MARK: "a mark of a connection that is not known",
@@ -233,6 +237,19 @@ class _Call(t.NamedTuple):
     returned: t.List[Flow]
 
 
+class _End(t.NamedTuple):
+    """A chain that gives packets of a service another destination, whose rules do nothing else unless from a source."""
+
+    number: int
+    source: t.Optional[Spans]
+    service: t.Optional[Spans]
+    action: rules.RuleAction
+
+
+#: The ends of a choice by chance, by the ports that they give: the number of the rule that chose, its effect, the end.
+_Chosen = t.Dict[t.Optional[Spans], t.List[t.Tuple[int, int, _End]]]
+
+
 class _Engine(Flows):
     """Runs rules over flows."""
 
@@ -267,6 +284,8 @@ class _Engine(Flows):
         self._tracked = False
         self._accepted: t.List[Flow] = []
         self._translated: t.List[Flow] = []
+        self._ends: t.Dict[t.Tuple[int, str], t.Optional[_End]] = {}
+        self._chosen: t.Dict[int, t.Tuple[Flow, _Chosen]] = {}
         self._ended: t.List[Flow] = []
         self._left: t.List[Region] = []
         self._start = 0
@@ -334,8 +353,13 @@ class _Engine(Flows):
         for branch in rule.branches:
             action = branch.action if self._has_effect(branch.action) else nothing
             branches.append(ReadyBranch(branch.match, action, effects.setdefault(action, len(effects))))
-        self._refs.append(ref)
-        ready = ReadyRule(len(self._refs) - 1, ref, branches, rule)
+        end = self._ends.get(ref[:2])
+        if end is not None and self._refs[end.number] == ref:
+            number = end.number
+        else:
+            number = len(self._refs)
+            self._refs.append(ref)
+        ready = ReadyRule(number, ref, branches, rule)
         if rules.does_unknown(rule):
             self._unknown_effects.update(ready.unknown)
         return ready
@@ -563,6 +587,7 @@ class _Engine(Flows):
         """Run one base chain. Returns what goes on, what was translated, and what was dropped."""
         self._accepted, self._translated, self._ended = [], [], []
         through = self._chain(tree.table, tree.name, flows, ())
+        self._translate_chosen()
         accepted, translated, ended = self._accepted, self._translated, self._ended
         if tree.base.drops:
             ended = ended + [self._end(flow, DROPPED) for flow in through]
@@ -815,12 +840,18 @@ class _Engine(Flows):
             out.append(flow)
             flow = self._doubted(flow, rule.by_socket)
         rest = [flow]
+        taken: t.Optional[Flow] = None
         for branch in rule.branches:
             matched, _pieces, doubt = self._match(branch, flow)
             if matched is None:
                 continue
             unknown = rule.unknown + tuple(Unknown(rule.ref, text) for text in doubt)
-            matched = self._by_chance(self._doubted(matched, unknown), rule.history)
+            whole = matched is flow and not doubt
+            if not whole or taken is None:
+                matched = self._by_chance(self._doubted(matched, unknown), rule.history)
+                taken = matched if whole else taken
+            else:
+                matched = taken
             self._act(rule, branch, matched, out, call)
             others: t.List[Flow] = []
             for one in rest:
@@ -831,6 +862,78 @@ class _Engine(Flows):
             rest = others
         out += rest
 
+    def _is_chosen(self, rule: ReadyRule, branch: ReadyBranch, flow: Flow, call: _Call) -> bool:
+        """Note that chance leads a flow to a chain that can do one thing with it: all such are followed together."""
+        state = flow[AT_STATE]
+        chain = branch.action.chain
+        if not state.chance or state.choices or self._tested.get(DNAT) or chain in call.stack:
+            return False
+        end = self._end_of(call.table, chain)
+        if end is None or len(call.stack) >= _DEPTH or (end.source and regions.meet(flow[AT_SOURCE], end.source)):
+            return False
+        service = flow[current(flow, AT_NEW_SERVICE)]
+        if end.service is not None and regions.minus(service, end.service):
+            return False
+        ends = self._chosen.setdefault(id(flow), (flow, {}))[1]
+        ends.setdefault(end.action.ports, []).append((rule.number, branch.effect, end))
+        return True
+
+    def _end_of(self, table: int, chain: str) -> t.Optional[_End]:
+        """Return what a chain gives packets of other sources; None if it may do more, or has been made ready."""
+        key = (table, chain)
+        if key in self._compiled:
+            return None
+        if key not in self._ends:
+            listed = [rule for rule in self._tables[table].chains.get(chain, ()) if self._matters(rule)]
+            self._ends[key] = self._end_by(key, listed) if 0 < len(listed) <= _OF_END else None
+        return self._ends[key]
+
+    def _end_by(self, key: t.Tuple[int, str], listed: t.Sequence[rules.Rule]) -> t.Optional[_End]:
+        if any(len(rule.branches) != 1 or rule[2:] != _PLAIN for rule in listed):
+            return None
+        match, action = listed[-1].branches[0]
+        if action.kind != DESTINATION or action.addresses is None or match != Match(service=match.service):
+            return None
+        source: t.Optional[Spans] = None
+        if len(listed) > 1:
+            before = listed[0].branches[0].match
+            source = before.source
+            if source is None or before != Match(source):
+                return None
+        self._refs.append(Ref(*key, listed[-1].number))
+        return _End(len(self._refs) - 1, source, match.service, action)
+
+    def _translate_chosen(self) -> None:
+        """Give flows the destinations that chance leads them to: those of one choice together, as ``_join`` does."""
+        for flow, ends in self._chosen.values():
+            state = flow[AT_STATE]
+            before = self._path(state.met, state.fork)
+            for members in ends.values():
+                number, effect, end = members[0]
+                if len(members) == 1:
+                    met = self._met_next(self._met_next(state.met, number, effect), end.number, 0)
+                    self._translate(end.action, self._changed(flow, met=met))
+                    continue
+                paths: t.Dict[Spans, t.Tuple[int, ...]] = {}
+                for number, _effect, end in members:
+                    paths.setdefault(t.cast(Spans, end.action.addresses), (*before, number, end.number))
+                addresses = intervals.of(span for one in paths for span in one)
+                first = len(self._translated)
+                self._translate(end.action._replace(addresses=addresses), self._changed(flow, met=state.fork))
+                for place, part in enumerate(self._translated[first:], first):
+                    choices = tuple((address, part[AT_NEW_SERVICE], path) for address, path in paths.items())
+                    self._translated[place] = self._changed(part, choices=choices)
+        self._chosen = {}
+
+    def _met_next(self, before: int, rule: int, effect: int) -> int:
+        """Return the place of the rules that were met, with one more."""
+        key = (before, rule, effect)
+        met = self._next.get(key)
+        if met is None:
+            met = self._next[key] = len(self._met)
+            self._met.append((before, rule))
+        return met
+
     def _act(self, rule: ReadyRule, branch: ReadyBranch, flow: Flow, out: t.List[Flow], call: _Call) -> None:
         kind = branch.kind
         if kind == CONTINUE:
@@ -840,11 +943,9 @@ class _Engine(Flows):
         if branch.declares >= 0:
             self._accepted.append(self._changed(flow, declared=branch.declares))
             return
-        key = (state.met, rule.number, branch.effect)
-        met = self._next.get(key)
-        if met is None:
-            met = self._next[key] = len(self._met)
-            self._met.append((state.met, rule.number))
+        if kind in (JUMP, GOTO) and self._is_chosen(rule, branch, flow, call):
+            return
+        met = self._met_next(state.met, rule.number, branch.effect)
         values = values_after(state.values, branch.action) if kind == SET else state.values
         source, given = (rule.ref, branch.action) if kind == SOURCE else (state.source, state.given)
         if kind == SET and not self._can_set(branch.action.subject, state):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 import typing as t
+from unittest import mock
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import regions, rules
@@ -692,6 +693,18 @@ def test_each_packet_has_one_way(world: World, seed: int) -> None:
 @given(worlds(chance=True, several=2).filter(_no_ties), st.integers(0, 999))
 def test_what_chance_can_do(world: World, seed: int) -> None:
     compare(world, seed, False)
+
+
+def _told(found: ways.Ways) -> t.Set[t.Any]:
+    return {one._replace(regions=frozenset(one.regions), targets=frozenset(one.targets)) for one in found.ways}
+
+
+@fewer
+@given(worlds(chance=True, several=2))
+def test_what_chance_chooses_together_is_what_it_chooses_one_by_one(world: World) -> None:
+    together = _told(ways.ways(node_of(world), STARTS, world.policy))
+    with mock.patch.object(ways._Engine, "_is_chosen", return_value=False):
+        assert together == _told(ways.ways(node_of(world), STARTS, world.policy))
 
 
 @fewer
