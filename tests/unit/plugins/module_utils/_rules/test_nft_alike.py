@@ -94,7 +94,9 @@ def _tables(draw: t.Any) -> t.Tuple[Family, t.Any]:
     """A table in which each rule is there several times, with other values."""
     family = draw(st.sampled_from(FAMILIES))
     expressions = _expressions(family)
-    kept = draw(st.lists(st.lists(expressions, min_size=1, max_size=4), min_size=1, max_size=6))
+    plain = st.lists(expressions, max_size=3)
+    ends = st.builds(lambda some, end: [*some, end], plain, st.sampled_from([nft.jump("A"), nft.jump("B")]))
+    kept = draw(st.lists(st.one_of(ends, plain), min_size=1, max_size=6))
     usual = [nft.payload(nft.NETWORK, *((12, 4) if family == IPV4 else (8, 16)))]
     values = [bytes([10] + [0] * (family.size - 2) + [number]) for number in range(3)]
     varied = [[*usual, nft.compare(value), *draw(st.sampled_from(kept))] for value in values]
