@@ -17,7 +17,8 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ..module_utils._agent.paths import choose_paths
-from ..module_utils._engine.ruleset import exempt_spans, from_config
+from ..module_utils._engine.policy_rules import from_config
+from ..module_utils._engine.ruleset import exempt_spans
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.policy import NULL_REFUSED, POLICY_OPTIONS, Config, build, equivalent, nearest, split_lists
 from ..module_utils._policy.values import Network, check_log_size

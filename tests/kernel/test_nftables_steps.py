@@ -16,7 +16,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nf
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import CommitRefused, Counters, total
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_backend import Nftables, TableState
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.nft_sets import Sets

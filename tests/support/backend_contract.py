@@ -19,8 +19,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
     OtherRule,
     total,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import nf_tables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family

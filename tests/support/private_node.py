@@ -19,8 +19,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
     View,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import nat_jump, render_rule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, Family
 

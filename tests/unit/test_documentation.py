@@ -18,8 +18,8 @@ import yaml
 from ansible_collections.kubenode.ip_masq.plugins.doc_fragments.policy import ModuleDocFragment
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import log_unit_files, unit_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.rule_owners import OWNERS
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import config_file
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
     DEFAULTS,

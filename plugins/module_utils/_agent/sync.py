@@ -16,8 +16,9 @@ import typing as t
 
 from .._engine.backend import Counted, total
 from .._engine.backends import installed_programs
+from .._engine.policy_rules import from_config
 from .._engine.reconcile import Result, reconcile
-from .._engine.ruleset import IGNORE, from_config
+from .._engine.ruleset import IGNORE
 from .._errors import NodeError
 from .._policy.policy import Config
 from .._policy.snat_and_rules import addresses

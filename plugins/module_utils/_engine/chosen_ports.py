@@ -9,7 +9,8 @@ import typing as t
 
 from .._policy.values import PortRange
 from .._system import intervals
-from .ruleset import UNPRIVILEGED, Masquerade, shares
+from .policy_rules import shares
+from .ruleset import UNPRIVILEGED, Masquerade
 
 
 class Chosen(t.NamedTuple):

@@ -17,7 +17,8 @@ from .._system.printable import shown
 from .backend import Former
 from .iptables_syntax import FINAL_TARGETS, PostroutingRule, parse_rule
 from .other_rules import is_for_marked
-from .ruleset import EVERYTHING, AnyRule, Guard, OwnRule, Ruleset, from_rules
+from .rules_read_back import from_rules
+from .ruleset import EVERYTHING, AnyRule, Guard, OwnRule, Ruleset
 
 #: Conditions that are evaluated when they are inverted.
 _INVERTED = ("-s", "-d", "-o")

@@ -28,13 +28,13 @@ from .nftables_syntax import (
     render_span,
     snat_to,
 )
+from .policy_rules import SHARE_UNIT
 from .ruleset import (
     COUNT,
     DROP,
     EVERYTHING,
     IGNORE,
     MULTICAST,
-    SHARE_UNIT,
     Decision,
     Guard,
     Masquerade,

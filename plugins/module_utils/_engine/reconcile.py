@@ -35,7 +35,8 @@ from .backend import (
 )
 from .fixed_addresses import require_addresses, without_missing
 from .other_rules import Remark, remarks, remarks_elsewhere
-from .ruleset import IGNORE, Ruleset, from_config
+from .policy_rules import from_config
+from .ruleset import IGNORE, Ruleset
 from .run_lock import lock
 
 if t.TYPE_CHECKING:

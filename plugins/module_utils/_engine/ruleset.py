@@ -13,11 +13,9 @@ import ipaddress
 import itertools
 import typing as t
 
-from .._policy import values
-from .._policy.policy import Config
 from .._policy.values import EXEMPT, LOOPBACK, MASQUERADE, SKIP, AddressRange, Mark, Network, PortRange, Service
 from .._system import intervals
-from .._system.families import BY_VERSION, IPV4, IPV6, PORT_PROTOCOLS, Family, protocol_number
+from .._system.families import BY_VERSION, IPV4, IPV6, Family, protocol_number
 from .._system.intervals import Spans
 from .._system.services import pack
 
@@ -28,9 +26,6 @@ MULTICAST = {IPV4: ipaddress.ip_network("224.0.0.0/4"), IPV6: ipaddress.ip_netwo
 
 #: Values of the option leaks.
 IGNORE, COUNT, DROP = "ignore", "count", "drop"
-
-#: xt_statistic keeps a probability as a 31-bit fraction (struct xt_statistic_info).
-SHARE_UNIT = 2**31
 
 #: From which the kernel chooses a source port for a packet of such a port, if no rule has a range.
 UNPRIVILEGED = PortRange(1024, 65535)
@@ -240,7 +235,7 @@ class Ruleset(t.NamedTuple):
         leaves_redirected = verdict == "ACCEPT" and any(guard.dnat for guard in self.guards)
         for rule in _singly(decision.action, decision.match, verdict=verdict):
             if leaves_redirected:
-                yield _in_front(rule)
+                yield in_front(rule)
             yield rule
 
     def ways(self, decision: Decision) -> t.Tuple[Masquerade, ...]:
@@ -270,7 +265,7 @@ def _singly(kind: str, match: PolicyMatch, **more: t.Any) -> t.Iterator[OwnRule]
         yield OwnRule(kind, network, source, interface, service, **more)
 
 
-def _in_front(rule: OwnRule) -> OwnRule:
+def in_front(rule: OwnRule) -> OwnRule:
     """Return the rule in front of one that accepts: it leaves redirected connections to later rules."""
     # What has all addresses is written without a destination.
     network = rule.network if rule.network is not None and rule.network.prefixlen else None
@@ -356,260 +351,3 @@ def guards_of(verdict: str, family: Family, every: t.Sequence[Decision]) -> t.Tu
         return found
     # Marked traffic is left to later rules in each family.
     return tuple(guard for guard in found if verdict == "ACCEPT" and not guard.dnat)
-
-
-#: An entry without a mapping has none: it is carried out as the ruleset says.
-_WaysByMapping = t.Mapping[t.Optional[str], t.Tuple[Masquerade, ...]]
-
-
-def from_config(config: Config, family: Family, random_fully: bool = True) -> Ruleset:
-    """Return the rules that ``config`` asks for in one family.
-
-    With ``to_ports: auto`` the kernel chooses source ports: ``auto_ports`` replaces it before rules are written.
-
-    :param random_fully: whether the node's tools know fully random source ports (iptables 1.6.2 and later).
-    """
-    spare_link_local = not (config.masq_link_local if family == IPV4 else config.masq_link_local_ipv6)
-    exempt = [values.LINK_LOCAL[family]] if spare_link_local else []
-    exempt += _of_family(config.non_masquerade_cidrs, family)
-    ranges = () if isinstance(config.to_ports, str) else config.to_ports
-    ways: _WaysByMapping = {values.RANDOM: tuple(_ways(ranges, random_fully)), values.KEEP: tuple(_ways(ranges, False))}
-    verdict = VERDICTS[config.exemption]
-    leading = tuple(_leading(config, family, ways))
-    if not any(_is_about_everything(decision) for decision in leading):
-        decisions = tuple(_decisions(config, family, exempt))
-    elif _is_translated(leading[-1]) and leading[-1].how is None:
-        # The same as flat options that exempt nothing.
-        leading, decisions = leading[:-1], (Decision(MASQUERADE),)
-    else:
-        # No packet gets behind an entry that is about all of them.
-        decisions = ()
-    every = decisions + leading
-    hidden = _collapse(_of_family(config.source_cidrs, family)) if config.leaks != IGNORE else ()
-    hides = hidden and any(decision.action == MASQUERADE for decision in every)
-    return Ruleset(
-        decisions=decisions,
-        verdict=verdict,
-        masquerade=ways[values.RANDOM if config.random_fully else values.KEEP],
-        guards=guards_of(verdict, family, every)
-        + (tuple(Guard(mark=mark) for mark in config.skip_marks) if every else ()),
-        leading=leading,
-        translations=tuple(_translations(config, family, ways)) if any(map(_is_translated, every)) else (),
-        leaks=config.leaks if hides else IGNORE,
-        hidden=tuple(hidden) if hides else (),
-        missing=tuple(dict.fromkeys(_missing(config, family, every))),
-    )
-
-
-def _missing(config: Config, family: Family, decisions: t.Sequence[Decision]) -> t.Iterator[AddressRange]:
-    """Return the addresses of entries that are marked, as far as decisions lead to them."""
-    if any(map(_is_translated, decisions)):
-        snat = (entry for entry in config.snat if entry.dropped)
-        yield from (entry.address for entry in snat if entry.address.version == family.version)
-    marked = {rule.address for rule in config.rules if rule.dropped}
-    yield from (one.address for one in decisions if one.address is not None and one.address in marked)
-
-
-def _leading(config: Config, family: Family, ways: _WaysByMapping) -> t.Iterator[Decision]:
-    """Return the entries of ``rules`` that are about a family."""
-    for rule in config.rules:
-        sources, destinations = _one_family(rule.sources, family), _one_family(rule.destinations, family)
-        other = rule.address is not None and rule.address.version != family.version
-        if sources is None or destinations is None or other:
-            continue
-        if rule.action == EXEMPT and not destinations:
-            destinations = (EVERYTHING[family],)
-        icmp = "icmp" if family == IPV4 else "ipv6-icmp"
-        services = tuple(one._replace(protocol=icmp) if one.protocol == "icmp" else one for one in rule.services)
-        match = PolicyMatch(sources, destinations, rule.out_interfaces, services)
-        action = MASQUERADE if rule.action == values.SNAT else rule.action
-        decision = Decision(action, match, rule.address, ways.get(rule.mapping))
-        yield decision
-        if _is_about_everything(decision):
-            return
-
-
-def _is_about_everything(decision: Decision) -> bool:
-    networks = decision.match.destinations
-    everywhere = not networks or networks[0].prefixlen == 0
-    return everywhere and decision.match._replace(destinations=()) == PolicyMatch()
-
-
-def _one_family(networks: t.Sequence[Network], family: Family) -> t.Optional[t.Tuple[Network, ...]]:
-    """Return the networks of a family: empty if all are, None if none is."""
-    found = _collapse(_of_family(networks, family))
-    if networks and not found:
-        return None
-    return () if any(network.prefixlen == 0 for network in found) else tuple(found)
-
-
-def _is_translated(decision: Decision) -> bool:
-    return decision.action == MASQUERADE and decision.address is None
-
-
-def _translations(config: Config, family: Family, ways: _WaysByMapping) -> t.Iterator[Decision]:
-    """Return the entries of ``snat`` whose address is of a family."""
-    for entry in config.snat:
-        sources = _one_family(entry.source_cidrs, family)
-        if entry.address.version == family.version and sources is not None:
-            interfaces = (entry.out_interface,) if entry.out_interface else ()
-            yield Decision(MASQUERADE, PolicyMatch(sources, (), interfaces), entry.address, ways.get(entry.mapping))
-
-
-def _decisions(config: Config, family: Family, exempt: t.Sequence[Network]) -> t.Iterator[Decision]:
-    """Return what the flat options mean, in order: other interfaces, ranges from the inside out, everything else."""
-    sources = _one_family(config.source_cidrs, family)
-    if sources is None:
-        return
-    scope = PolicyMatch(sources, (), config.out_interfaces)
-    if config.except_interfaces:
-        yield Decision(SKIP, PolicyMatch(interfaces=config.except_interfaces))
-    layers = intervals.layers(exempt, _of_family(config.masquerade_cidrs, family))
-    for depth, layer in reversed(list(enumerate(layers))):
-        yield Decision(MASQUERADE if depth % 2 else EXEMPT, scope._replace(destinations=layer))
-    yield Decision(MASQUERADE, scope)
-
-
-def _of_family(networks: t.Iterable[Network], family: Family) -> t.List[Network]:
-    return [network for network in networks if network.version == family.version]
-
-
-def from_rules(rules: t.Sequence[AnyRule]) -> t.Optional[Ruleset]:
-    """Return the ruleset of these rules; None if they are not of our shape: such a chain is replaced.
-
-    Our shape is guards, then what is skipped, exempt (with one verdict) or masqueraded. Behind rules that masquerade
-    everything there are only others that masquerade: no packet meets these, as where an entry of ``snat`` without
-    conditions comes before others.
-    """
-    leading = tuple(itertools.takewhile(lambda rule: isinstance(rule, Guard), rules))
-    rest = [rule for rule in rules[len(leading) :] if isinstance(rule, OwnRule)]
-    if len(leading) + len(rest) < len(rules) or any(rule.kind in (LEAK, FIRST) for rule in rest):
-        return None
-    if any(rule.state for rule in rest):
-        accepted = _without_redirected(rest)
-        if accepted is None:
-            return None
-        leading, rest = (Guard(dnat=True), *leading), accepted
-    verdicts = {rule.verdict for rule in rest if rule.kind == EXEMPT}
-    if len(verdicts) > 1:
-        return None
-    decisions: t.List[Decision] = []
-    over = False
-    for place, group in itertools.groupby(rest, _place):
-        over = over or bool(decisions and decisions[-1].match == PolicyMatch() and _takes_all(decisions[-1].how or ()))
-        if over and place.kind != MASQUERADE:
-            return None
-        match = PolicyMatch(
-            _listed(place.source), _listed(place.network), _listed(place.interface), _listed(place.service)
-        )
-        if place.kind == MASQUERADE:
-            how = tuple(rule.way for rule in group if rule.way is not None)
-            decisions.append(Decision(MASQUERADE, match, place.address, how))
-        else:
-            decisions += [Decision(place.kind, match._replace(destinations=_listed(rule.network))) for rule in group]
-    ways = {decision.how for decision in decisions if decision.how is not None}
-    if len(ways) == 1:
-        decisions = [decision._replace(how=None) for decision in decisions]
-    return Ruleset(
-        decisions=tuple(_united(decisions)),
-        verdict=verdicts.pop() if verdicts else "RETURN",
-        masquerade=ways.pop() if len(ways) == 1 else (),
-        guards=t.cast(t.Tuple[Guard, ...], leading),
-    )
-
-
-def leak_fields(rules: t.Sequence[t.Optional[AnyRule]], nat: t.Sequence[t.Optional[AnyRule]]) -> t.Dict[str, t.Any]:
-    """Return what ``Ruleset.leak_rules`` tell of their ruleset: the fields leaks, hidden and missing.
-
-    :param nat: its other rules, which have the addresses. :param rules: None is one that is not of our shape.
-    """
-    own = [rule for rule in rules if isinstance(rule, OwnRule)]
-    verdicts = {rule.verdict for rule in own if rule.kind == LEAK}
-    skipped = [rule.network for rule in own if rule._replace(state="") == OwnRule(SKIP, rule.network)]
-    end = next((place for place, network in enumerate(skipped) if network in MULTICAST.values()), 0)
-    first: t.Dict[OwnRule, str] = {}
-    for rule in own:
-        # No packet gets to what an earlier rule has said of all the same packets.
-        if rule.kind == FIRST and _matched(rule._replace(service=None)) not in first:
-            first.setdefault(_matched(rule), rule.verdict)
-    addresses: t.Dict[OwnRule, t.Optional[AddressRange]] = {}
-    for other in nat:
-        if isinstance(other, OwnRule) and other.way is not None:
-            # Of a rule that masquerades, a service without ports is read as the protocol of its way.
-            protocol = Service(other.way.protocol) if other.way.protocol else None
-            addresses.setdefault(_matched(other._replace(service=other.service or protocol)), other.address)
-    dropped = [addresses.get(match) for match, verdict in first.items() if verdict == "DROP"]
-    return {
-        "leaks": DROP if "DROP" in verdicts else COUNT if verdicts else IGNORE,
-        "hidden": tuple(skipped[:end]),
-        "missing": tuple(dict.fromkeys(address for address in dropped if address is not None)),
-    }
-
-
-def _matched(rule: OwnRule) -> OwnRule:
-    """Return what a rule says of the packets that it is about."""
-    return OwnRule("", rule.network, rule.source, rule.interface, rule.service)
-
-
-def _without_redirected(rules: t.Sequence[OwnRule]) -> t.Optional[t.List[OwnRule]]:
-    """Return the rules without those that leave redirected connections to later rules.
-
-    Return None unless one is directly in front of each rule that accepts, for the same traffic, and nowhere else.
-    """
-    kept: t.List[OwnRule] = []
-    left: t.Optional[OwnRule] = None
-    for rule in rules:
-        if left != (_in_front(rule) if rule.verdict == "ACCEPT" else None):
-            return None
-        left = rule if rule.state else None
-        kept += [] if rule.state else [rule]
-    return kept if left is None else None
-
-
-def _takes_all(ways: t.Sequence[Masquerade]) -> bool:
-    return any(way.protocol is None and way.share is None for way in ways)
-
-
-def _place(rule: OwnRule) -> OwnRule:
-    """Return what the rules of one place have in common: exempt ranges, or the ways to masquerade the same traffic."""
-    if rule.way is None:
-        return rule._replace(network=None)
-    # No decision maps some ports at random and keeps others.
-    return rule._replace(way=Masquerade(random_fully=rule.way.random_fully))
-
-
-def _united(decisions: t.Sequence[Decision]) -> t.Iterator[Decision]:
-    """Unite decisions that follow each other and differ in nothing but the destination."""
-
-    def common(decision: Decision) -> t.Tuple[t.Any, ...]:
-        everywhere = not decision.match.destinations
-        return (decision._replace(match=decision.match._replace(destinations=())), everywhere)
-
-    for (decision, everywhere), group in itertools.groupby(decisions, common):
-        networks = () if everywhere else tuple(one.match.destinations[0] for one in group)
-        yield decision._replace(match=decision.match._replace(destinations=networks))
-
-
-def _listed(value: t.Any) -> t.Tuple[t.Any, ...]:
-    return () if value is None else (value,)
-
-
-def _ways(ranges: t.Sequence[PortRange], random_fully: bool) -> t.Iterator[Masquerade]:
-    """Return the ways to masquerade with these ports, and with any where the protocol has none."""
-    for protocol in PORT_PROTOCOLS:
-        for ports, share in zip(ranges, shares(ranges)):
-            yield Masquerade(protocol, ports, share, random_fully)
-    yield Masquerade(random_fully=random_fully)
-
-
-def shares(ranges: t.Sequence[PortRange]) -> t.Iterator[t.Optional[int]]:
-    """Return in which share of the cases each range is chosen, of those that the ranges before it let through."""
-    left = sum(ports.size for ports in ranges)
-    for position, ports in enumerate(ranges, 1):
-        # The last range takes all that the ones before it let through.
-        yield None if position == len(ranges) else int(SHARE_UNIT * (ports.size / left) + 0.5)
-        left -= ports.size
-
-
-def _collapse(networks: t.Sequence[Network]) -> t.List[Network]:
-    return list(ipaddress.collapse_addresses(networks))  # type: ignore[type-var]

@@ -9,8 +9,9 @@ import contextlib
 import typing as t
 
 from ..._engine.other_rules import Remark
+from ..._engine.policy_rules import from_config
 from ..._engine.range_words import in_words
-from ..._engine.ruleset import exempt_spans, from_config, matches_interface
+from ..._engine.ruleset import exempt_spans, matches_interface
 from ..._errors import ConfigError, NodeError
 from ..._policy.policy import Config, has_every_address
 from ..._policy.values import EXEMPT

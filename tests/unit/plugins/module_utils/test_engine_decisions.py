@@ -19,15 +19,14 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     nftables_ruleset,
     nftables_syntax,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.rules_read_back import from_rules, leak_fields
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     LEAK,
     MASQUERADE,
     OwnRule,
     Ruleset,
     exempt_in_the_end,
-    from_config,
-    from_rules,
-    leak_fields,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.snat_and_rules import Snat

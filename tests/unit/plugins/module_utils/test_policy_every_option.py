@@ -16,7 +16,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_p
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.chosen_ports import chosen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects import Effects, unseen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_rule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.packet_policy import policy_of

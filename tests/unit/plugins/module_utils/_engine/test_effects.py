@@ -25,8 +25,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects i
     unseen,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_connections import search
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_mark

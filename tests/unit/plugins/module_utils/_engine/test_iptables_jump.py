@@ -17,8 +17,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
     nat_jump,
     parse_postrouting,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from hypothesis import given

@@ -20,6 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
     rule_conditions,
     tokenise,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     EXEMPT,
     LOOPBACK,
@@ -29,7 +30,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Guard,
     Masquerade,
     OwnRule,
-    from_config,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange

@@ -13,7 +13,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backends import choose
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_backend import Nftables, TableState
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_ruleset import from_ruleset
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import nf_tables

@@ -12,7 +12,8 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_changes, nftables_encoding
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_ruleset import from_ruleset, to_ruleset
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Decision, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Decision
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, nf_tables, nft_expressions
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6, Family

@@ -14,13 +14,13 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import ip
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import parse_postrouting
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_connections import Flushed, search
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     Guard,
     Masquerade,
     PolicyMatch,
     Ruleset,
-    from_config,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build

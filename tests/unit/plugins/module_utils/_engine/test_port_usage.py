@@ -11,7 +11,7 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import ports
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import port_usage
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import PortUse

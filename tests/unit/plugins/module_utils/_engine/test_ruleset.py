@@ -9,13 +9,14 @@ import ipaddress
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import SHARE_UNIT, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.rules_read_back import from_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     EXEMPT,
     LOOPBACK,
     MASQUERADE,
     REDIRECTED,
     SERVICE_MARKS,
-    SHARE_UNIT,
     SKIP,
     Decision,
     Guard,
@@ -23,8 +24,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     OwnRule,
     PolicyMatch,
     Ruleset,
-    from_config,
-    from_rules,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6
