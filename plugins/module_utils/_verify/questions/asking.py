@@ -10,16 +10,15 @@ never taken for something that agrees.
 from __future__ import annotations
 
 import itertools
-import random
 import time
 import typing as t
 
 from ..._rules import regions
 from ..._rules.regions import Region
 from ..._system import intervals
-from ..._system.families import PORT_PROTOCOLS, PROTOCOL_NAMES, PROTOCOLS
+from ..._system.families import PORT_PROTOCOLS, PROTOCOLS
 from ..._system.intervals import Spans
-from ..._system.services import MAX_PORT, span, unpack
+from ..._system.services import MAX_PORT, span
 from ..._twin.twin import Twin
 from ..._twin.values import NOT_TESTED, Answer, Question
 from ..routing.routing_lookups import LEAVES, Unknown
@@ -27,6 +26,7 @@ from ..ways.cpu_time import TimeOverError, left, limited, now
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import Policy
 from ..ways.ways import DELIVERED, DROPPED, TRANSLATED, Way, Ways
+from .chosen_packets import ALL_PORTS, ChosenPackets
 from .expected import Expected
 from .judge import Addresses, is_silent
 
@@ -38,16 +38,8 @@ TRIES = 64
 _LIMITED, _PAUSE = 4, 0.05
 #: How many packets are sent at a time: after each part progress is reported and the time checked.
 _AT_A_TIME = 500
-#: How often another random packet is taken, if it is one that was sent already.
-_ATTEMPTS = 4
-#: Of so many random packets one is of a protocol that seldom has connections, where a way has both.
-_SELDOM = 4
-#: Two verifications of one node send the same packets.
-_SEED = 20240229
 
-_NAMED = tuple(PROTOCOLS[name] for name in PORT_PROTOCOLS)
-_PORTED: Spans = intervals.of(map(span, _NAMED))
-ALL_PORTS: Spans = ((0, MAX_PORT),)
+_PORTED: Spans = intervals.of(span(PROTOCOLS[name]) for name in PORT_PROTOCOLS)
 #: Of equal priority, in words.
 TIED = "two chains have the same priority, and the kernel does not show which comes first"
 TEXTS = {
@@ -96,7 +88,7 @@ class Asking:
         self.expected = Expected(twin, model)
         self._limit = limit
         self._progress = progress
-        self._random = random.Random(_SEED)  # noqa: S311 (no secret)
+        self.packets = ChosenPackets(model)
         #: source ports whose packets take the choice of a way; those that are left
         self._steered: t.Dict[int, int] = {}
         self._steered_ports = itertools.chain(range(1024, 20000), range(60000, MAX_PORT))
@@ -228,55 +220,9 @@ class Asking:
         return self.twin.orders == len(questions) and not (way.tied or way.unknown or way.history)
 
     def _questions(self, way: Way, found: Ways) -> t.List[Question]:
-        """Return a packet from the middle of a way's largest region, and a random one of any region.
-
-        A packet of a pod to itself passes the node only if a Service translates it: without that, one to another.
-        """
-        choose = regions.packet if way.targets else regions.packet_to_another
-        usual, seldom = self._by_protocol([part for part in way.regions if choose(part)])
-        if not usual and not seldom:
-            return []
-        largest = max(usual or seldom, key=regions.size)
-        chosen = [(largest, choose(largest))]
-        if not usual or (seldom and not self._random.randrange(_SELDOM)):
-            usual = seldom
-        for _attempt in range(_ATTEMPTS):
-            part = self._random.choice(usual)
-            another = choose(part, self._random)
-            if another != chosen[0][1]:
-                chosen.append((part, another))
-                break
-        questions = [
-            self.question(one, part, self.model.link_of(found, way, one.source))
-            for part, one in chosen
-            if one is not None
-        ]
-        return [self.steered(way, one) for one in questions]
+        return [self.steered(way, one) for one in self.packets.of(way, found)]
 
     def steered(self, way: Way, question: Question) -> Question:
         """Return a question whose packet takes the choice by chance that a way is about, as far as it can be had."""
         port = self._steered.get(id(way))
         return question._replace(source_port=port) if port else question
-
-    def _by_protocol(self, parts: t.Sequence[Region]) -> t.Tuple[t.List[Region], t.List[Region]]:
-        """Return regions divided by what most connections of pods are, and everything else."""
-        usual = [part._replace(service=regions.meet(part.service, self.model.usual)) for part in parts]
-        seldom = [part._replace(service=regions.minus(part.service, self.model.usual)) for part in parts]
-        return [part for part in usual if part.service], [part for part in seldom if part.service]
-
-    def question(self, packet: regions.Packet, part: Region, link: t.Optional[str]) -> Question:
-        """Return a packet of a region as a question.
-
-        :param link: over which it comes in; None: the node itself sends it.
-        """
-        protocol, port = unpack(packet.service)
-        icmp = protocol == self.model.family.icmp
-        name = "icmp" if icmp else PROTOCOL_NAMES[protocol] if protocol in _NAMED else str(protocol)
-        return Question(
-            destination=str(self.model.family.address(packet.destination)),
-            source=str(self.model.family.address(packet.source)),
-            interface=link,
-            protocol=name,
-            port=port,
-            source_port=None if part.source_port == ALL_PORTS else packet.source_port,
-        )

@@ -24,7 +24,8 @@ from ..ways.cpu_time import left
 from ..ways.node_model import STRAYS
 from ..ways.packet_policy import NODE, POD
 from ..ways.ways import Way, Ways
-from .asking import ALL_PORTS, Asking
+from .asking import Asking
+from .chosen_packets import ALL_PORTS
 from .judge import Verdict, judge
 
 #: Seconds for the ways of such packets where the policy promises nothing of them.
@@ -149,7 +150,7 @@ class LeakPackets:
         packet = regions.packet_to_another(largest) if largest else None
         if largest and packet:
             link = self._model.link_of(found, way, packet.source)
-            asked = self._asking.question(packet, largest, link)
+            asked = self._asking.packets.question(packet, largest, link)
             yield asked._replace(protocol=kind, port=asked.port or command_defaults.PORT, stray=True)
 
 

@@ -26,7 +26,8 @@ from ..ways.cpu_time import TimeOverError, left, limited, now
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import NODE, Policy
 from ..ways.ways import Way, Ways
-from .asking import ALL_PORTS, GRACE, TEXTS, TRIES, Asking, Progress, no_progress
+from .asking import GRACE, TEXTS, TRIES, Asking, Progress, no_progress
+from .chosen_packets import ALL_PORTS
 from .judge import NOBODY, Blame, Verdict, decide, judge, passed
 from .leak_packets import Leak, LeakPackets
 
