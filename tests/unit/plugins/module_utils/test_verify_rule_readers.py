@@ -21,6 +21,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.referenced
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import (
     ACCEPT,
     ALL_BITS,
+    BY_SOCKET,
     CONTINUE,
     DECIDED,
     GOTO,
@@ -339,9 +340,9 @@ def test_a_socket_may_have_a_mark_for_the_packet() -> None:
         return _rules(_match_of("socket", bytes((flags,)), 3), MASQ)
 
     (rule,) = read(1)
-    assert rule.unknown == ("the match socket",)
+    assert rule.unknown == (BY_SOCKET,)
     marked, rule = read(1 | 4)
-    assert marked.branches[0].action == RuleAction(SET, subject="mark") and rule.unknown == ("the match socket",)
+    assert marked.branches[0].action == RuleAction(SET, subject="mark") and rule.unknown == (BY_SOCKET,)
 
 
 # sets of ipset
