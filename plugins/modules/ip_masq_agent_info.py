@@ -63,7 +63,8 @@ report:
   description:
     - What C(ip-masq-agent status --json) prints.
     - C(state) and C(verdict), its sentence with the next step.
-    - C(in_sync), C(differs) (pending changes), C(not_checked) (unreadable), C(errors), C(notes), C(failing).
+    - C(in_sync), C(differs) (pending changes), C(not_checked) (unreadable), C(errors), C(notes), C(failing),
+      C(missing_addresses) (of snat and rules).
     - C(config) (C(sources), C(problem)), C(config_errors), C(backend), C(families) (C(rules), C(jump), C(counters)),
       C(policy_hash), C(version), C(previous_config) (the policy before, as a config file has it; null if unknown).
     - C(last_sync) (seconds since the epoch), C(last_change), C(last_error) (C(time), C(lines)), C(last_applied)

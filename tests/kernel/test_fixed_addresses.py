@@ -179,7 +179,9 @@ def test_with_drop_no_other_address_is_seen_while_one_is_missing(
     assert {name for name, text in before.items() if text} == {
         name for name, text in snapshot(topology.node).items() if text
     }
-    assert not [note for note in node.status()["notes"] if "not an address" in note]
+    status = node.status()
+    assert not [note for note in status["notes"] if "not an address" in note]
+    assert status["missing_addresses"] == [] and "lacks" not in status["verdict"]
 
 
 #: As kube-proxy has it in front of our jump.
@@ -254,6 +256,8 @@ def test_an_address_that_goes_away_later(topology: Topology, node: AgentNode, va
     assert missing(node) == 2
     status = node.status()
     assert status["in_sync"] and len([note for note in status["notes"] if "not an address" in note]) == 2
+    assert sorted(status["missing_addresses"]) == sorted(FIXED.values())
+    assert " and 1 more (snat_missing is %s): add " % kept in status["verdict"], status["verdict"]
     if kept == "masquerade":
         assert seen(topology) == ["node", "node"]
     else:

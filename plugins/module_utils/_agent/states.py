@@ -12,6 +12,7 @@ import re
 import time
 import typing as t
 
+from .._system.printable import first_of
 from .units import SERVICE, TIMER
 
 BROKEN_CONFIG = "broken config"
@@ -74,7 +75,7 @@ def exit_status(found: t.Iterable[Finding], tolerate_conflicts: bool = False) ->
 def sentence(report: _Report, found: t.Sequence[Finding]) -> str:
     """Return the verdict on a node and the next step."""
     if state(found) in (IN_SYNC, NOT_TESTED):
-        first = Finding(state(found), "the rules are those of the policy; " + _tested(report))
+        first = Finding(state(found), "the rules are those of the policy; " + _missing(report) + _tested(report))
     else:
         first = found[0]
     words = "%s: %s" % (first.state.upper(), first.reason)
@@ -177,6 +178,15 @@ def _of_units(report: _Report) -> t.Iterator[Finding]:
 
 def _differ(report: _Report) -> t.Mapping[str, t.Sequence[str]]:
     return (report.get("units") or {}).get("differ") or {}
+
+
+def _missing(report: _Report) -> str:
+    """Return which addresses of the policy the node lacks: ``snat_missing`` says what its rules do meanwhile."""
+    missing = report.get("missing_addresses")
+    if not missing:
+        return ""
+    lacks = "the node lacks %s (snat_missing is %s)" % (first_of(missing, 1), report["config"]["snat_missing"])
+    return lacks + ": add it to the node, or correct snat or rules; "
 
 
 def _verified(report: _Report) -> str:

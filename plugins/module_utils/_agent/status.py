@@ -60,6 +60,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         + repeated_repairs.notes(remembered.repairs, time.time())
         + list(concerned.remarks(result.remarks, config) + concerned.notes(config))
         + find_other_chains(config, listed),
+        "missing_addresses": list(result.missing),
         "not_checked": list(result.not_checked),
         "repairs_undone": [_undone_data(one) for one in repeated_repairs.undone(remembered.repairs, time.time())],
         "config": _policy_data(paths, policy, config),
