@@ -45,18 +45,19 @@ def other_nat(node: AgentNode, **options: t.Any) -> t.List[str]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))
-def test_jumps_to_chains_of_known_programs_are_named(node: AgentNode, variant: Variant) -> None:
-    jump_to(variant, node.ns, *CHAINS, "KUBE-POSTROUTING", "MY-CHAIN")
-    node.configure(backend=variant.backend)
+def test_jumps_to_chains_of_other_programs_are_named(node: AgentNode, variant: Variant) -> None:
+    chains = dict(CHAINS, **{"MY-CHAIN": "an unknown program"})
+    jump_to(variant, node.ns, *chains, "KUBE-POSTROUTING")
+    node.configure(backend=variant.backend, masqChain="OUR-CHAIN")
     node.sync()
     status = node.status()
     assert status["in_sync"]
     notes = [note for note in status["notes"] if "POSTROUTING jumps to" in note]
-    for chain, program in CHAINS.items():
+    for chain, program in chains.items():
         start = "ipv4, %s: POSTROUTING jumps to %s of %s, which may masquerade" % (variant.backend, chain, program)
         assert len([note for note in notes if note.startswith(start)]) == 1, notes
-    assert len(notes) == len(CHAINS)
-    assert other_nat(node, backend=variant.backend) == notes
+    assert len(notes) == len(chains)
+    assert other_nat(node, backend=variant.backend, masq_chain="OUR-CHAIN") == notes
 
 
 #: Programs whose rules are not about pods, and one that writes the same chain about them.

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Chains of other programs that traffic meets in POSTROUTING besides the managed one.
 
-Named are chains of known programs that a POSTROUTING of iptables jumps to, and nat chains at the hook postrouting in
+Named are chains of other programs that a POSTROUTING of iptables jumps to, and nat chains at the hook postrouting in
 other tables of nftables that managed traffic can meet. Reads, never writes, and creates no table.
 """
 
@@ -44,9 +44,9 @@ def find_other_chains(
                 continue
             for chain in chains:
                 actor = rule_owners.owner(NAT, chain)
-                # What an unknown chain does other checks look at.
-                if actor.known and not _is_expected(actor) and leads(variant, family, chain):
-                    place = "%s, %s: POSTROUTING jumps to %s of %s" % (family, variant, chain, actor.name)
+                if not _is_expected(actor) and leads(variant, family, chain):
+                    program = actor.name if actor.known else "an unknown program"
+                    place = "%s, %s: POSTROUTING jumps to %s of %s" % (family, variant, shown(chain), program)
                     found["%s, %s" % (place, _EFFECT)] = None
         try:
             base_chains = [one for one in listed.nft(family) if one.hides]

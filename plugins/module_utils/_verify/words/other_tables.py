@@ -44,6 +44,8 @@ def find_other_chains(config: Config, listed: t.Optional[ListedChains] = None) -
             return True
 
     def leads(variant: str, family: Family, chain: str) -> bool:
+        if chain == config.masq_chain:
+            return False
         try:
             rules = _of_iptables(known, variant, family, chain)
             return rules is None or _concerns(rules, chain, pods(family))
