@@ -24,9 +24,12 @@ def forget(tables: t.Iterable[nf_tables.NftTable]) -> None:
     for name in names:
         with open(os.path.join(_LISTS, name), "w", encoding="ascii") as opened:
             opened.write(_EMPTY)
-    for table in tables:
+    messages = [
         # Without elements in the message all of them are meant.
-        sets = [netlink.text(nf_tables.ELEMENTS_SET, name) for name in sorted(nf_tables.filled_sets(table))]
-        messages = [nf_tables.change(nf_tables.DELETE_ELEMENT, table.family, table.name, name) for name in sets]
-        if messages:
-            nf_tables.transact(messages, "the elements of sets in table %s" % table.title)
+        nf_tables.change(nf_tables.DELETE_ELEMENT, table.family, table.name, netlink.text(nf_tables.ELEMENTS_SET, name))
+        for table in tables
+        for name in sorted(nf_tables.filled_sets(table))
+    ]
+    if messages:
+        # One transaction: at the end of each the kernel waits until no packet can see the elements any more.
+        nf_tables.transact(messages, "the elements of sets that rules fill")
