@@ -108,7 +108,7 @@ class Asker:
         number = next(self._numbers) & 0x7FFFFFFF
         source_port = next(self._ports) if question.source_port is None else question.source_port
         alike = protocol not in (TCP, UDP, SCTP, family.icmp)  # maybe, to what conntrack compares
-        if source_port in self._used or heard is not None or alike:
+        if self._used and (source_port in self._used or heard is not None or alike):
             self._forget()
         self._used.add(source_port)
         port = question.port if protocol in WITH_PORTS else 0
