@@ -201,7 +201,7 @@ _GUESTS = [
     ("incus-over-pods", NFT, "10.244.1.0/24", "nft"),
     ("systemd-networkd", NFT, "10.244.1.0/24", "nft"),
     ("libvirt-over-pods", NFT, "10.244.1.0/24", "nft"),
-    ("docker-over-pods", _NATIVE, "10.244.0.0/16", "nft"),
+    ("docker-over-pods", NFT, "10.244.0.0/16", "nft"),
     ("podman-beside-pods", NFT, "10.88.0.0/16", "nft"),
     ("libvirt-beside-pods", IPTABLES, "192.168.122.0/24", "nft"),
     ("libvirt-beside-pods", IPTABLES, "192.168.122.0/24", "legacy"),

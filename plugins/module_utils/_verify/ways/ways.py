@@ -615,7 +615,7 @@ class _Engine(Flows):
             if all(
                 same_but_for_rules(flow, other)
                 for other in doubted
-                if new.intersection(other[AT_STATE].unknown) and meet(flow, other)
+                if new.intersection(other[AT_STATE].unknown) and not _are_apart(flow, other) and meet(flow, other)
             ):
                 state = flow[AT_STATE]
                 state = state._replace(unknown=tuple(one for one in state.unknown if one in old))
@@ -1170,6 +1170,13 @@ class _Engine(Flows):
             given=state.given,
             history=state.history,
         )
+
+
+def _are_apart(one: Flow, other: Flow) -> bool:
+    """Return whether packets of one flow are of those that nobody can send, and packets of the other are not."""
+    mine, yours = one[AT_STATE].values, other[AT_STATE].values
+    places = [SUBJECTS[subject] for subject in (RELATED, PICKED_UP)]
+    return any(mine[place] != yours[place] and not mine[place + COUNT] | yours[place + COUNT] for place in places)
 
 
 def _end_of(flow: Flow) -> t.Any:
