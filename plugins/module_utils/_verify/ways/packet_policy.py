@@ -68,7 +68,7 @@ class Policy(t.NamedTuple):
         family = of_address(destination)
         service = service_number(protocol, port, family)
         numbers = int(ipaddress.ip_address(source)), int(ipaddress.ip_address(destination))
-        for match, promise, _keeps in self.entries.get(family, ()):
+        for match, promise, _keeps, _hides in self.entries.get(family, ()):
             if (
                 _contains(match.source, numbers[0])
                 and _contains(match.destination, numbers[1])
@@ -119,7 +119,7 @@ def _left(entry: Declared, guests: intervals.Spans) -> t.Iterator[Declared]:
     """Return what an entry that exempts leaves to other programs."""
     sources = guests if entry.match.source is None else intervals.intersection(guests, entry.match.source)
     if sources and entry.value == Promise(POD):
-        yield Declared(entry.match._replace(source=sources), None, True)
+        yield Declared(entry.match._replace(source=sources), None, True, True)
 
 
 def _entries(ruleset: Ruleset) -> t.Iterator[Declared]:
@@ -135,6 +135,7 @@ def _entries(ruleset: Ruleset) -> t.Iterator[Declared]:
             ),
             promise,
             promise is None or promise.kind == POD,
+            promise in (None, Promise(NODE)),
         )
 
 

@@ -192,12 +192,14 @@ class Ways(t.NamedTuple):
 class Declared(t.NamedTuple):
     """What a policy says of packets that leave. Of several that match the first counts.
 
-    ``keeps``: whether a packet that leaves as it came is what the policy says, or it says nothing.
+    ``keeps``: whether a packet that leaves as it came is what the policy says, or it says nothing; ``hides``: whether
+    one that leaves with an address of the link is.
     """
 
     match: Match
     value: t.Any
     keeps: bool = False
+    hides: bool = False
 
 
 class RulesAndRoutes(t.NamedTuple):
@@ -278,6 +280,7 @@ class _Engine(Flows):
         self._refs, self._compiled, self._unknown_effects = ready.compiled(self._tested)
         self._values = [declared.value for declared in policy]
         self._keeping = {-1, *(self._values.index(declared.value) for declared in policy if declared.keeps)}
+        self._hiding = {-1, *(self._values.index(declared.value) for declared in policy if declared.hides)}
         self._policy = self._policy_blocks(policy)
         self._link = ""
         self._divides_back = False
@@ -627,7 +630,7 @@ class _Engine(Flows):
         return kept
 
     def _without_others(self, flows: t.List[Flow]) -> t.List[Flow]:
-        """Take away packets that nobody can send, where they leave as others do that are sent, or as they came."""
+        """Take away packets that nobody can send, where they leave as some that are sent, or as the policy says."""
         others = [flow for flow in flows if any(one.reason in OF_OTHERS for one in flow[AT_STATE].unknown)]
         if not others:
             return flows
@@ -639,8 +642,10 @@ class _Engine(Flows):
         state = flow[AT_STATE]
         if not all(one.reason in OF_OTHERS for one in state.unknown):
             return False
-        kept = state.given is None or state.given.origin == SOURCE
-        return state.end != LEAVES or (kept and state.declared in self._keeping) or _end_of(flow) in ends
+        given = state.given
+        kept = given is None or given.origin == SOURCE
+        promised = self._keeping if kept else self._hiding if given is not None and given.local else ()
+        return state.end != LEAVES or state.declared in promised or _end_of(flow) in ends
 
     # rules
 
