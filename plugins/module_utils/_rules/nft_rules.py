@@ -200,7 +200,7 @@ class _Reader:
             extra.update(more)
         extra.update((name, tuple(members)) for name, members in chains.items())
         backend = NFTABLES
-        if self.table.family != 1 and self.table.name in xtables.TABLES:
+        if xtables.is_table_of_nft(self.table.family, self.table.name):
             backend = IPTABLES_NFT
         return finished(backend, self.table.title, base, extra, unknown, self.aware)
 

@@ -16,7 +16,7 @@ import socket
 import struct
 import typing as t
 
-from .families import IPV4, IPV6, Family
+from .families import BY_NUMBER, IPV4, IPV6, Family
 from .netlink import ATTEMPTS, KernelError, name
 
 _GET_INFO, _GET_ENTRIES, _SET_REPLACE = 64, 65, 64
@@ -43,6 +43,11 @@ HOOKS = {chain: hook for hook, chain in enumerate(CHAINS)}
 _PRIORITIES = {"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
 _SOURCE_NAT = 100
 TABLES = frozenset(_PRIORITIES)
+
+
+def is_table_of_nft(family: int, table: str) -> bool:
+    """Return whether a table of nf_tables has a name and a family (AF_*) of those that iptables-nft makes."""
+    return family in BY_NUMBER and table in TABLES
 
 
 class _Layout(t.NamedTuple):

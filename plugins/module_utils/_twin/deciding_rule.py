@@ -167,7 +167,7 @@ class Rules:
     def _is_iptables(self, step: trace.Step) -> bool:
         """Return whether a table is one of iptables-nft: no other program names tables and base chains like that."""
         names = [name for family, table, name in self._base if (family, table) == (step.family, step.table)]
-        return step.family in BY_NUMBER and step.table in xtables.TABLES and all(name in HOOKS for name in names)
+        return xtables.is_table_of_nft(step.family, step.table) and all(name in HOOKS for name in names)
 
     def _text(self, step: trace.Step, backend: str) -> str:
         handles = list(self._chain(step))

@@ -11,7 +11,7 @@ import typing as t
 from ..._engine import rule_owners
 from ..._system import netlink, nf_tables, xtables
 from ..._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT, NFTABLES, VARIANTS
-from ..._system.families import BY_NFT, BY_NUMBER
+from ..._system.families import BY_NFT
 from ..._system.printable import shown
 from ..._twin.node_state import NodeState
 from ..._twin.values import MetRule
@@ -74,7 +74,7 @@ class Leftovers:
 
 
 def _backend(table: nf_tables.NftTable) -> str:
-    return IPTABLES_NFT if table.family in BY_NUMBER and table.name in xtables.TABLES else NFTABLES
+    return IPTABLES_NFT if xtables.is_table_of_nft(table.family, table.name) else NFTABLES
 
 
 def _meet(first: str, second: str) -> bool:
