@@ -16,7 +16,6 @@ import typing as t
 from ..._rules import regions
 from ..._rules.regions import Region
 from ..._system import intervals
-from ..._system.families import PORT_PROTOCOLS, PROTOCOLS
 from ..._system.intervals import Spans
 from ..._system.services import MAX_PORT, span
 from ..._twin.twin import Twin
@@ -26,7 +25,7 @@ from ..ways.cpu_time import TimeOverError, left, limited, now
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import Policy
 from ..ways.ways import DELIVERED, DROPPED, TRANSLATED, Way, Ways
-from .chosen_packets import ALL_PORTS, ChosenPackets
+from .chosen_packets import ALL_PORTS, NAMED, ChosenPackets
 from .expected import Expected
 from .judge import Addresses, is_silent
 
@@ -39,7 +38,7 @@ _LIMITED, _PAUSE = 4, 0.05
 #: How many packets are sent at a time: after each part progress is reported and the time checked.
 _AT_A_TIME = 500
 
-_PORTED: Spans = intervals.of(span(PROTOCOLS[name]) for name in PORT_PROTOCOLS)
+_PORTED: Spans = intervals.of(map(span, NAMED))
 #: Of equal priority, in words.
 TIED = "two chains have the same priority, and the kernel does not show which comes first"
 TEXTS = {

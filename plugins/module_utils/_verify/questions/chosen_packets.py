@@ -24,7 +24,8 @@ _SELDOM = 4
 #: Two verifications of one node send the same packets.
 _SEED = 20240229
 
-_NAMED = tuple(PROTOCOLS[name] for name in PORT_PROTOCOLS)
+#: protocols with a name and ports in questions
+NAMED = tuple(PROTOCOLS[name] for name in PORT_PROTOCOLS)
 ALL_PORTS: Spans = ((0, MAX_PORT),)
 
 
@@ -73,7 +74,7 @@ class ChosenPackets:
         """
         protocol, port = unpack(packet.service)
         icmp = protocol == self._model.family.icmp
-        name = "icmp" if icmp else PROTOCOL_NAMES[protocol] if protocol in _NAMED else str(protocol)
+        name = "icmp" if icmp else PROTOCOL_NAMES[protocol] if protocol in NAMED else str(protocol)
         return Question(
             destination=str(self._model.family.address(packet.destination)),
             source=str(self._model.family.address(packet.source)),
