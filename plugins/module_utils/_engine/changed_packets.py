@@ -166,7 +166,7 @@ class Comparison:
         #: of rulesets by identity: one that is there before and after has its bits once
         places: t.Dict[int, t.Tuple[int, int]] = {}
         self._sides = [[self._place(ruleset, places) for ruleset in side] for side in (before, after)]
-        #: where first packets are dropped for which an address is missing, whoever else would translate them
+        #: where first packets for a missing address are dropped, before any rule of nat could translate them
         drops = {} if unseen else {id(one): self._add(_drops(one)) for one in (*before, *after) if one and one.missing}
         self._drops = [[drops[id(one)] for one in side if id(one) in drops] for side in (before, after)]
         self.drops = sum(map(_bits_of, set(drops.values())))

@@ -361,7 +361,7 @@ def _owner(reading: Reading, _revision: int, info: bytes, _known: Known) -> None
 
 
 def _policy(reading: Reading, _revision: int, info: bytes, known: Known) -> None:
-    """Read what IPsec did or will do with a packet: without policies, nothing."""
+    """Read the test for IPsec. On a node without its policies no packet is treated by it."""
     if known.ipsec:
         _other_match(reading, "policy")
     elif not struct.unpack_from("=304xH", info)[0] & _NO_POLICY:

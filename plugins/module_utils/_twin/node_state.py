@@ -39,7 +39,8 @@ class NodeState(t.NamedTuple):
 def read_network(wanted: nf_tables.Wanted) -> NodeState:
     """Read the links and the routing of this network namespace, and some tables.
 
-    :param wanted: what to read of a table of nft, none where they keep changing; of iptables-legacy, all of those.
+    :param wanted: what to read of a table of nft; those of iptables-legacy are read whole. If the tables of nft keep
+        changing, there are none of them.
     :raises NodeError: links or routes cannot be read.
     """
     tables: t.Tuple[nf_tables.NftTable, ...] = ()

@@ -643,9 +643,11 @@ class _Engine(Flows):
         if not all(one.reason in OF_OTHERS for one in state.unknown):
             return False
         given = state.given
-        kept = given is None or given.origin == SOURCE
-        promised = self._keeping if kept else self._hiding if given is not None and given.local else ()
-        return state.end != LEAVES or state.declared in promised or _end_of(flow) in ends
+        if given is None or given.origin == SOURCE:
+            is_promised = state.declared in self._keeping
+        else:
+            is_promised = given.local and state.declared in self._hiding
+        return state.end != LEAVES or is_promised or _end_of(flow) in ends
 
     # rules
 
@@ -851,12 +853,12 @@ class _Engine(Flows):
             if matched is None:
                 continue
             unknown = rule.unknown + tuple(Unknown(rule.ref, text) for text in doubt)
-            whole = matched is flow and not doubt
-            if not whole or taken is None:
-                matched = self._by_chance(self._doubted(matched, unknown), rule.history)
-                taken = matched if whole else taken
-            else:
+            if matched is flow and not doubt:
+                # One object for all branches: by it _is_chosen knows what is followed together.
+                taken = taken or self._by_chance(self._doubted(flow, unknown), rule.history)
                 matched = taken
+            else:
+                matched = self._by_chance(self._doubted(matched, unknown), rule.history)
             self._act(rule, branch, matched, out, call)
             others: t.List[Flow] = []
             for one in rest:
