@@ -54,7 +54,7 @@ _SHARE = r"""
 nmcli connection up shared || cat /tmp/log
 ip link show p0 >/dev/null 2>&1 || ip link add p0 type veth peer name p1
 ip link set p0 master br7 up && ip link set p1 up
-for n in $(seq 100); do (nft list ruleset; iptables-save) | grep -q nm-shared && break; sleep .2; done
+until (nft list ruleset; iptables-save) | grep -q nm-shared; do sleep .2; done
 """
 _CNI = """
 export CNI_COMMAND=ADD CNI_CONTAINERID=abc CNI_NETNS=/run/netns/%(name)s CNI_IFNAME=eth0 CNI_PATH=/usr/lib/cni
@@ -79,6 +79,8 @@ printf '*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.9.0.0/24 -j MASQUE
 sed -i s/ENABLED=no/ENABLED=yes/ /etc/ufw/ufw.conf
 /lib/ufw/ufw-init %s
 """
+#: A bridge gets its address, and so its route, after its rules, or again after a restart.
+_HAS_ROUTE = "until ip -4 route show dev %s | grep -q .; do sleep .1; done"
 #: systemd-networkd waits for udev unless sysfs is read-only.
 _NETWORKD = r"""
 mount -o remount,ro,bind /sys
@@ -279,6 +281,8 @@ def test_owners(name: str, ours_first: bool) -> None:
             programs.start_bus()
             for number, event in enumerate(_CASES[name]):
                 programs.do(event.script.replace("%(name)s", container.name))
+                for link in set(event.guests) - {"br-ID"}:
+                    programs.do(_HAS_ROUTE % link)
                 if not ours_first and not number:
                     node.run("iptables-nft-restore", "--noflush", stdin=_OURS)
                 found = {one: rule_owners.owner(*one) for one in programs.rules()}
