@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import bisect
 import heapq
 import itertools
 import typing as t
@@ -34,21 +33,25 @@ class Ranges(t.NamedTuple):
     omitted: int
 
 
-#: How many networks of no policy a text takes, and how many networks.
-_Cost = t.Tuple[int, int]
-
-
 class _Text(t.NamedTuple):
     """Networks, and others in them that are excepted."""
 
     within: t.List[_Block]
     without: t.List[_Block]
-    #: whether policies have all of these networks
-    written: bool = True
+    #: how many of these networks no policy has
+    unwritten: int = 0
 
     @property
     def size(self) -> int:
         return len(self.within) + len(self.without)
+
+    @property
+    def cost(self) -> t.Tuple[int, int]:
+        return self.unwritten, self.size
+
+    def with_all(self, others: t.Sequence[_Text]) -> _Text:
+        within, without = ([*itertools.chain(own, *more)] for own, *more in zip(self[:2], *(one[:2] for one in others)))
+        return _Text(within, without, self.unwritten + sum(one.unwritten for one in others))
 
 
 class Written:
@@ -71,81 +74,27 @@ class Written:
             last.append(place)
 
     def text(self, some: Spans) -> t.Optional[_Text]:
-        """Return networks, and others in them, that leave these addresses; as few as that takes. None: too many."""
-        return _Shortest(self._nodes, self._inner, some, self.family.bits).text() if self._nodes else None
-
-
-class _Shortest:
-    """The shortest text ``A, B except C, D``, from the innermost networks to those around them."""
-
-    def __init__(
-        self, nodes: t.Sequence[t.Tuple[int, int]], inner: t.Sequence[t.Sequence[int]], some: Spans, bits: int
-    ) -> None:
-        self._nodes, self._inner, self._some, self._bits = nodes, inner, some, bits
-        self._starts = [first for first, _last in some]
-        self._sizes = [0, *itertools.accumulate(last - first + 1 for first, last in some)]
-        #: addresses of each network that belong to it
-        self._own = [self._up_to(last + 1) - self._up_to(first) for first, last in nodes]
-        #: what it takes if a network around is listed, and if none is
-        self._listed: t.List[_Cost] = []
-        self._open: t.List[_Cost] = []
-        for place in range(len(nodes)):
-            self._add(place)
-
-    def _up_to(self, number: int) -> int:
-        """Return how many addresses below a number belong to it."""
-        place = bisect.bisect_right(self._starts, number) - 1
-        if place < 0:
-            return 0
-        first, last = self._some[place]
-        return self._sizes[place] + min(number, last + 1) - first
-
-    def _add(self, place: int) -> None:
-        if not self._own[place]:
-            self._listed.append((0, 1))
-            self._open.append((0, 0))
-            return
-        outside, inside = (len(self._rest(place, wanted)) for wanted in (False, True))
-        self._listed.append(_sum((outside, outside), (self._listed[one] for one in self._inner[place])))
-        apart = _sum((inside, inside), (self._open[one] for one in self._inner[place]))
-        self._open.append(min(_sum((0, 1), [self._listed[place]]), apart))
-
-    def _rest(self, place: int, wanted: bool) -> t.List[_Block]:
-        """Return the part of a network that is in no smaller one, and belongs to it or does not."""
-        inner = [self._nodes[one] for one in reversed(self._inner[place])]
-        first, last = self._nodes[place]
-        size = last - first + 1 - sum(end - start + 1 for start, end in inner)
-        own = self._own[place] - sum(self._own[one] for one in self._inner[place])
-        if own == (0 if wanted else size):
-            return []
-        alone = intervals.difference((self._nodes[place],), intervals.of(inner))
-        cut = intervals.intersection if wanted else intervals.difference
-        return list(_blocks(cut(alone, self._some), self._bits))
-
-    def text(self) -> _Text:
-        """Return the shortest text."""
-        within: t.List[_Block] = []
-        without: t.List[_Block] = []
-        left = [(len(self._nodes) - 1, False)]
-        while left:
-            place, listed_ = left.pop()
-            block = next(_blocks((self._nodes[place],), self._bits))
-            if not self._own[place]:
-                without += [block] * listed_
+        """Return the shortest text ``A, B except C, D`` that leaves these addresses. None: too many networks."""
+        bits = self.family.bits
+        #: of each network, from the innermost ones on: if a network around it is listed, and if none is
+        listed: t.List[_Text] = []
+        apart: t.List[_Text] = []
+        for node, inner in zip(self._nodes, self._inner):
+            block = next(_blocks((node,), bits))
+            alone = intervals.difference((node,), tuple(self._nodes[one] for one in reversed(inner)))
+            inside, outside = (list(_blocks(cut(alone, some), bits)) for cut in _CUTS)
+            parts = _Text(inside, [], len(inside)).with_all([apart[one] for one in inner])
+            if not parts.within:
+                listed.append(_Text([], [block]))
+                apart.append(parts)
                 continue
-            if not listed_ and self._open[place] == _sum((0, 1), [self._listed[place]]):
-                within.append(block)
-                listed_ = True
-            (without if listed_ else within).extend(self._rest(place, not listed_))
-            left += [(one, listed_) for one in self._inner[place]]
-        return _Text(within, without, self._open[-1][0] == 0)
+            listed.append(_Text([], outside, len(outside)).with_all([listed[one] for one in inner]))
+            apart.append(min(listed[-1].with_all([_Text([block], [])]), parts, key=lambda text: text.cost))
+        return apart[-1] if apart else None
 
 
-def _sum(first: _Cost, others: t.Iterable[_Cost]) -> _Cost:
-    unwritten, number = first
-    for one in others:
-        unwritten, number = unwritten + one[0], number + one[1]
-    return unwritten, number
+#: What of some addresses is in others, and what is not.
+_CUTS = (intervals.intersection, intervals.difference)
 
 
 def in_words(
@@ -178,7 +127,7 @@ def shortest(some: Spans, family: Family, limit: int, written: t.Optional[Writte
     # One network for several that were written is understood, one for what an exception leaves is not.
     merged = fewest.size == 1 and not (found and found.without)
     if found and not merged and {*found.within, *found.without} != {*fewest.within, *fewest.without}:
-        short = found.written and max(len(found.within), len(found.without)) <= SHOWN
+        short = not found.unwritten and max(len(found.within), len(found.without)) <= SHOWN
         if short or found.size <= fewest.size:
             # A list that can be read whole is in the order of its addresses.
             return _ranges(found, family, limit, lambda block: block[1])
