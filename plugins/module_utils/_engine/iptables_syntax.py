@@ -33,9 +33,31 @@ PASSING = ("-m", "addrtype", "!", "--src-type", "LOCAL", "!", "--dst-type", "LOC
 OWN = ("-m", "addrtype", "--src-type", "LOCAL")
 
 #: How iptables 1.8.7 prints protocols on a node without /etc/protocols, and a second name that others have for one.
-#: As rules name them: by name or by number.
-_WITH_PORTS = (*PORT_PROTOCOLS, *(str(PROTOCOLS[name]) for name in PORT_PROTOCOLS))
 _PROTOCOL_NAMES = {**{str(number): name for name, number in PROTOCOLS.items()}, "icmpv6": "ipv6-icmp"}
+
+#: The match on ranges of ports. Without it, iptables-nft from 1.8.8 writes a range so that an older one, of kube-proxy
+#: for one, cannot read the table any more ("incompatible").
+_MULTIPORT = "multiport"
+
+#: What a rule of ours may have, and its words, whose last one may differ; in the order in which iptables prints it.
+_PARTS = {
+    "source": "-s %s",
+    "network": "-d %s",
+    "interface": "-o %s",
+    "protocol": "-p %s",
+    **{name: "-m " + name + " --dport %s" for name in PORT_PROTOCOLS},
+    _MULTIPORT: "-m multiport --dports %s",
+    "mark": "-m mark --mark %s",
+    "no_mark": "-m mark ! --mark %s",
+    "state": "-m conntrack --ctstate %s",
+    "sender": "-m addrtype --src-type %s",
+    "comment": "-m comment --comment %s",
+    "share": "-m statistic --mode random --probability %s",
+    "target": "-j %s",
+    "to_source": "--to-source %s",
+    "to_ports": "--to-ports %s",
+    "random": "--random-fully",
+}
 
 #: The condition on a destination port, in ``conditions``, whatever the protocol is.
 DESTINATION_PORT = "dport"
@@ -51,6 +73,7 @@ _WORD = r'"((?:[^"\\]|\\.)*)"|(\S+)'
 _BACKSLASHED = r"\\."
 _UNSAFE = r"[^A-Za-z0-9_-]"
 _ESCAPED = r"\\(.)"
+_PART = "|".join("(?P<%s> %s(?!\\S))" % (name, part.replace("%s", r"\S+")) for name, part in _PARTS.items())
 
 
 def printed_rules(listing: str) -> t.Tuple[str, ...]:
@@ -80,22 +103,48 @@ def _quote(text: str) -> str:
 
 def render_rule(chain: str, rule: AnyRule) -> str:
     """Return one rule as ``iptables -S`` prints it."""
-    words = ["-A", chain]
-    if isinstance(rule, Guard):
-        comment = comments.MARKS if rule.marks else comments.SOURCE if rule.source else comments.SKIPPED
-        comment = comments.OWN if rule.unseen_own else comment
-        return " ".join([*words, *_guarded(rule), *_comment(comment), "-j", "RETURN"])
-    if rule.source:
-        words += ["-s", str(rule.source)]
-    if rule.network and rule.network.prefixlen:
-        words += ["-d", str(rule.network)]
-    if rule.interface:
-        words += ["-o", rule.interface]
+    fields = _of_guard(rule) if isinstance(rule, Guard) else _of_own(rule)
+    fields["comment"] = _quote(fields["comment"])
+    words = (part.replace("%s", str(fields[name])) for name, part in _PARTS.items() if fields.get(name))
+    return " ".join(["-A", chain, *words])
+
+
+def _of_guard(guard: Guard) -> t.Dict[str, t.Any]:
+    """Return the parts of a guard."""
+    if guard.mark:
+        fields = {"mark": str(guard.mark), "comment": comments.SKIPPED}
+    elif guard.unseen_own:
+        fields = {"state": UNSEEN, "sender": "LOCAL", "comment": comments.OWN}
+    elif guard.marks:
+        fields = {"no_mark": "0x0/0x%x" % guard.marks, "comment": comments.MARKS}
+    else:
+        fields = {"source": str(guard.source), "comment": comments.SOURCE}
+    return {**fields, "target": "RETURN"}
+
+
+def _of_own(rule: OwnRule) -> t.Dict[str, t.Any]:
+    """Return the parts of any other rule."""
+    network = rule.network if rule.network and rule.network.prefixlen else None
+    fields: t.Dict[str, t.Any] = {"source": rule.source, "network": network, "interface": rule.interface}
+    fields["state"] = rule.state
     if rule.service:
-        words += _service(rule.service)
-    words += conntrack(rule.state) if rule.state else ()
-    words += [*_comment(_comment_of(rule)), "-j", rule.verdict] if rule.way is None else _masquerade(rule, rule.way)
-    return " ".join(words)
+        fields["protocol"], ports = rule.service
+        if ports and ports.size == 1:
+            fields[rule.service.protocol] = ports
+        elif ports:
+            fields[_MULTIPORT] = str(ports).replace("-", ":")
+    way = rule.way
+    if way is None:
+        return {**fields, "comment": _comment_of(rule), "target": rule.verdict}
+    if way.protocol and not rule.service:
+        fields["protocol"] = way.protocol
+    if way.share is not None:
+        fields["share"] = "%.11f" % (way.share / SHARE_UNIT)
+    fields["random"] = way.random_fully
+    if rule.address is None:
+        return {**fields, "comment": comments.MASQUERADE, "target": "MASQUERADE", "to_ports": way.to_ports}
+    to_source = _to_source(rule.address, way.to_ports)
+    return {**fields, "comment": comments.SNAT, "target": "SNAT", "to_source": to_source}
 
 
 def _comment_of(rule: OwnRule) -> str:
@@ -104,30 +153,6 @@ def _comment_of(rule: OwnRule) -> str:
     if rule.state == REDIRECTED:
         return comments.DNAT
     return {SKIP: comments.SKIPPED, EXEMPT: comments.EXEMPT, LEAK: comments.LEAK}[rule.kind]
-
-
-def _masquerade(rule: OwnRule, way: Masquerade) -> t.List[str]:
-    words = ["-p", way.protocol] if way.protocol and not rule.service else []
-    words += _comment(comments.MASQUERADE if rule.address is None else comments.SNAT)
-    if way.share is not None:
-        words += ["-m", "statistic", "--mode", "random", "--probability", "%.11f" % (way.share / SHARE_UNIT)]
-    if rule.address is not None:
-        words += ["-j", "SNAT", "--to-source", _to_source(rule.address, way.to_ports)]
-    else:
-        words += ["-j", "MASQUERADE"]
-        words += ["--to-ports", str(way.to_ports)] if way.to_ports else []
-    return words + (["--random-fully"] if way.random_fully else [])
-
-
-def _service(service: Service) -> t.List[str]:
-    words = ["-p", service.protocol]
-    if service.ports and service.ports.size == 1:
-        words += ["-m", service.protocol, "--dport", str(service.ports)]
-    elif service.ports:
-        # Without multiport, iptables-nft from 1.8.8 writes a range so that an older one, of kube-proxy for one, cannot
-        # read the table any more ("incompatible").
-        words += ["-m", "multiport", "--dports", str(service.ports).replace("-", ":")]
-    return words
 
 
 def _to_source(address: AddressRange, ports: t.Optional[PortRange]) -> str:
@@ -141,59 +166,49 @@ def conntrack(state: str) -> t.Tuple[str, ...]:
     return ("-m", "conntrack", "--ctstate", state)
 
 
-def _guarded(guard: Guard) -> t.List[str]:
-    if guard.mark:
-        return ["-m", "mark", "--mark", str(guard.mark)]
-    if guard.unseen_own:
-        return [*conntrack(UNSEEN), *OWN]
-    return ["-m", "mark", "!", "--mark", "0x0/0x%x" % guard.marks] if guard.marks else ["-s", str(guard.source)]
-
-
-def _comment(text: str) -> t.List[str]:
-    return ["-m", "comment", "--comment", _quote(text)]
-
-
 def parse_rule(line: str, family: Family) -> t.Optional[AnyRule]:
     """Parse one printed rule of our chain; None if it is not a rule that we write.
 
     Comments do not count, nor does a match on "not local", which the jump has already.
     """
     words, comment = _split_comment(tokenise(line)[2:])
-    words, port = _split_port(_without(NOT_LOCAL, words))
+    fields = _parts(" ".join(["", *words]).replace(" ".join(["", *NOT_LOCAL]), ""))
     for guard in (*guards("ACCEPT", family), Guard(unseen_own=True)):
-        if not guard.dnat and words == _guarded(guard) + ["-j", "RETURN"]:
+        if not guard.dnat and {**fields, "comment": ""} == {**_of_guard(guard), "comment": ""}:
             return guard
     try:
-        if words[:3] == ["-m", "mark", "--mark"] and words[4:] == ["-j", "RETURN"]:
-            return Guard(mark=values.parse_mark(words[3]))
-        words, state = _split_match("conntrack", "--ctstate", words)
-        options = _options(words)
-        if options is None or state not in ("", REDIRECTED, UNSEEN):
-            return None
-        target = options.pop("-j", "")
-        interface = options.pop("-o", None)
-        source, network = (_parse_network(options.pop(flag, None), family) for flag in ("-s", "-d"))
-        rule = OwnRule(SKIP, network, source, interface, _parse_service(options, port, target), state=state)
-        if target in ("MASQUERADE", "SNAT"):
-            return None if state else _parse_masquerade(rule, options, target)
+        if fields.keys() == {"mark", "target"} and fields["target"] == "RETURN":
+            return Guard(mark=values.parse_mark(fields["mark"]))
+        rule = _read(fields, comment, family)
     except (ConfigError, ValueError, OverflowError):
         return None
-    return None if options else _with_kind(rule, comment, target, family)
+    return None if fields else rule
 
 
-def _options(words: t.Sequence[str]) -> t.Optional[t.Dict[str, str]]:
-    """Return options with their values; None if one is unknown, or is there twice."""
-    options: t.Dict[str, str] = {}
-    left = iter(words)
-    for word in left:
-        if word == "--random-fully":
-            options[word] = ""
-            continue
-        value = next(left, None)
-        if word not in _OPTIONS or word in options or value is None:
-            return None
-        options[word] = value
-    return options
+def _parts(text: str) -> t.Dict[str, str]:
+    """Return the parts of a rule; what is none of them, and what is there twice, as one without a name."""
+    fields: t.Dict[str, str] = {}
+    while text:
+        found = re.match(_PART, text)
+        if found is None or found.lastgroup is None or found.lastgroup in fields:
+            return {"": text}
+        fields[found.lastgroup] = found.group().split()[-1]
+        text = text[found.end() :]
+    return fields
+
+
+def _read(fields: t.Dict[str, str], comment: str, family: Family) -> t.Optional[OwnRule]:
+    """Return the rule of some parts, which are taken out; None, or ValueError, if it is none that we write."""
+    target, state = fields.pop("target", ""), fields.pop("state", "")
+    masquerades = target in ("MASQUERADE", "SNAT")
+    if state not in ("", REDIRECTED, UNSEEN) or (state and masquerades):
+        return None
+    source, network = (_parse_network(fields.pop(name, None), family) for name in ("source", "network"))
+    protocol = fields.pop("protocol", None)
+    protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)
+    service = _parse_service(fields, protocol, masquerades)
+    rule = OwnRule(SKIP, network, source, fields.pop("interface", None), service, state=state)
+    return _masquerading(rule, fields, protocol, target) if masquerades else _with_kind(rule, comment, target, family)
 
 
 def _with_kind(rule: OwnRule, comment: str, target: str, family: Family) -> t.Optional[OwnRule]:
@@ -218,34 +233,20 @@ def _with_kind(rule: OwnRule, comment: str, target: str, family: Family) -> t.Op
 #: Comments of rules in the mangle table.
 _OF_MANGLE = (comments.LEAK, comments.MISSING, comments.PRESENT)
 
-#: What our rules are made of, besides comments and ports.
-_OPTIONS = ("-s", "-d", "-o", "-p", "-m", "--mode", "--probability", "-j", "--to-ports", "--to-source")
 
-
-def _split_port(words: t.List[str]) -> t.Tuple[t.List[str], t.Optional[t.Tuple[str, str]]]:
-    """Return the words of a rule without its condition on destination ports, and the match and ports of that."""
-    for position in range(len(words) - 3):
-        flag, match, option, ports = words[position : position + 4]
-        single = match in PORT_PROTOCOLS and option == "--dport"
-        if flag == "-m" and (single or (match, option) == ("multiport", "--dports")) and single == (":" not in ports):
-            return words[:position] + words[position + 4 :], (match, ports)
-    return words, None
-
-
-def _parse_service(options: t.Dict[str, str], port: t.Optional[t.Tuple[str, str]], target: str) -> t.Optional[Service]:
+def _parse_service(fields: t.Dict[str, str], protocol: t.Optional[str], masquerades: bool) -> t.Optional[Service]:
     """Parse the service of a rule. Without a port, ``-p`` of a rule that masquerades is a condition of that.
 
     :raises ValueError: we cannot have meant it.
     """
-    if port is None and target in ("MASQUERADE", "SNAT") and options.get("-p") in _WITH_PORTS:
+    match = next((name for name in (*PORT_PROTOCOLS, _MULTIPORT) if name in fields), None)
+    ports = fields.pop(match) if match else None
+    if match is None and (protocol is None or (masquerades and protocol in PORT_PROTOCOLS)):
         return None
-    protocol = options.pop("-p", None)
-    protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)
-    if protocol is None and port is None:
-        return None
-    if protocol not in PROTOCOLS or (port is not None and port[0] not in (protocol, "multiport")):
+    ranged = match == _MULTIPORT
+    if protocol not in PROTOCOLS or match not in (None, protocol, _MULTIPORT) or ranged != (":" in (ports or "")):
         raise ValueError(protocol)
-    return Service(protocol, None if port is None else PortRange.read(port[1], ":"))
+    return Service(protocol, None if ports is None else PortRange.read(ports, ":"))
 
 
 def _parse_network(text: t.Optional[str], family: Family) -> t.Optional[Network]:
@@ -256,27 +257,22 @@ def _parse_network(text: t.Optional[str], family: Family) -> t.Optional[Network]
     return network
 
 
-def _parse_masquerade(rule: OwnRule, options: t.Dict[str, str], target: str) -> t.Optional[OwnRule]:
-    share = None
-    if "-m" in options:
-        if (options.pop("-m"), options.pop("--mode", None)) != ("statistic", "random"):
-            return None
-        share = int(SHARE_UNIT * float(options.pop("--probability", "nan")) + 0.5)
+def _masquerading(rule: OwnRule, fields: t.Dict[str, str], protocol: t.Optional[str], target: str) -> OwnRule:
+    share = fields.pop("share", None)
     address = None
-    ports = options.pop("--to-ports", None)
     if target == "SNAT":
-        if ports is not None:
-            return None
-        written, ports = _split_to_source(options.pop("--to-source", ""))
+        written, ports = _split_to_source(fields.pop("to_source", ""))
         address = values.parse_address_range(written)
-    to_ports = None if ports is None else PortRange.read(ports)
-    protocol = options.pop("-p", None)
-    protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)
-    # What names ports names a protocol too; of a rule with a service it is that.
-    if to_ports is not None and protocol is None and rule.service is not None:
-        protocol = rule.service.protocol
-    way = Masquerade(protocol, to_ports, share, options.pop("--random-fully", None) is not None)
-    return None if options else rule._replace(kind=MASQUERADE, way=way, address=address)
+    else:
+        ports = fields.pop("to_ports", None)
+    way = Masquerade(
+        # What names ports names a protocol too; of a rule with a service it is that.
+        protocol if ports is not None or rule.service is None else None,
+        None if ports is None else PortRange.read(ports),
+        None if share is None else int(SHARE_UNIT * float(share) + 0.5),
+        fields.pop("random", None) is not None,
+    )
+    return rule._replace(kind=MASQUERADE, way=way, address=address)
 
 
 def _split_to_source(text: str) -> t.Tuple[str, t.Optional[str]]:
@@ -290,30 +286,15 @@ def _split_to_source(text: str) -> t.Tuple[str, t.Optional[str]]:
 
 def _split_comment(words: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
     """Return the words of a rule without its comments, and the (last) comment."""
-    return _split_match("comment", "--comment", words)
-
-
-def _split_match(match: str, option: str, words: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
-    """Return the words of a rule without a match of one option, and the (last) value; empty without it."""
-    kept: t.List[str] = []
-    found = ""
-    position = 0
-    while position < len(words):
-        if list(words[position : position + 3]) == ["-m", match, option] and position + 3 < len(words):
-            found = words[position + 3]
-            position += 4
+    left, found = list(words), ""
+    place = 0
+    while place < len(left) - 3:
+        if left[place : place + 3] == ["-m", "comment", "--comment"]:
+            found = left[place + 3]
+            del left[place : place + 4]
         else:
-            kept.append(words[position])
-            position += 1
-    return kept, found
-
-
-def _without(condition: t.Tuple[str, ...], words: t.List[str]) -> t.List[str]:
-    size = len(condition)
-    for position in range(len(words) - size, -1, -1):
-        if tuple(words[position : position + size]) == condition:
-            words = words[:position] + words[position + size :]
-    return words
+            place += 1
+    return left, found
 
 
 class PostroutingRule(t.NamedTuple):
@@ -422,7 +403,7 @@ class Jump(t.NamedTuple):
     @property
     def line(self) -> str:
         """The rule as ``iptables -S`` prints it."""
-        return " ".join(("-A", "POSTROUTING", *self.match, *_comment(self.comment), "-j", self.chain))
+        return " ".join(("-A", "POSTROUTING", *self.match, _PARTS["comment"] % _quote(self.comment), "-j", self.chain))
 
 
 def nat_jump(chain: str) -> Jump:
