@@ -323,24 +323,27 @@ class Managed(t.NamedTuple):
 
 
 class BackendType(t.Protocol):
-    """One type of backend. It keeps no state: what it knows of a node, it asks the node. Listed in ``backends``."""
+    """One type of backend. It keeps no state: what it knows of a node, it asks the node. Listed in ``backends``.
+
+    What most types have in common stands here.
+    """
 
     #: the value of the option ``backend``
     name: str
     #: values of the option ``exemption`` that it supports
     exemptions: t.Tuple[str, ...]
     #: verdicts of rulesets that are the same as RETURN to packets, since its chain holds no other rules
-    like_return: t.Tuple[str, ...]
+    like_return: t.Tuple[str, ...] = ()
     #: values of the option ``jump_position``, without the names of chains
     positions: t.Tuple[str, ...]
     #: what to install where the node has no program for it; empty if it needs none
-    package: str
+    package: str = ""
     #: first version of its program that supports fully random source ports; empty: all that the node may have
-    random_fully_since: t.Tuple[int, ...]
+    random_fully_since: t.Tuple[int, ...] = ()
     #: whether ``backend: auto`` takes it only where no other one is installed and works
-    is_last_resort: bool
+    is_last_resort: bool = False
     #: why it is in use, for people
-    sign: str
+    sign: str = ""
 
     def is_installed(self, node: Node, family: Family) -> bool:
         """Return whether the node has its program for one family."""
@@ -353,18 +356,22 @@ class BackendType(t.Protocol):
 
         :param used_before: the name of the one that the agent on this node used the last time, where that is known.
         """
+        return False
 
     def kernel_supports(self, node: Node) -> bool:
         """Return whether the kernel has what its rules need; true where the kernel does not answer."""
+        return True
 
     def is_left(self, family: Family, chain: str) -> bool:
         """Return whether the managed chain is in the kernel, on a node that has no program for this backend.
 
         :raises NodeError: the kernel does not say.
         """
+        return False
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         """Make the backend for one family; None if the node has no program for it."""
 
     def notes(self, config: Config) -> t.Iterator[str]:
         """Return what an operator should know about a policy in this backend, on this node."""
+        return iter(())

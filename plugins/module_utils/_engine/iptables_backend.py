@@ -17,7 +17,6 @@ import re
 import typing as t
 
 from .._errors import LockHeld, NodeError
-from .._policy.policy import Config
 from .._policy.values import PLACES, PLACES_BY_CHAIN
 from .._system.families import FAMILIES, Family
 from .._system.iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find, find_tool
@@ -25,6 +24,7 @@ from .._system.node import Node, Tool
 from .._system.printable import shown, shown_all
 from . import iptables_syntax as syntax
 from .backend import (
+    BackendType,
     CommitRefused,
     Counted,
     Former,
@@ -243,17 +243,13 @@ class Iptables:
         return [listing for chain in self._asked for listing in chain.fingerprint()]
 
 
-class IptablesType:
+class IptablesType(BackendType):
     """What the backend types iptables_nft and iptables_legacy share. See ``backend.BackendType``."""
 
-    name = ""
     exemptions: t.Tuple[str, ...] = ("return", "accept")
-    like_return: t.Tuple[str, ...] = ()
     positions: t.Tuple[str, ...] = PLACES + PLACES_BY_CHAIN
     package = "iptables"
     random_fully_since: t.Tuple[int, ...] = RANDOM_FULLY_SINCE
-    is_last_resort = False
-    sign = ""
 
     def is_installed(self, node: Node, family: Family) -> bool:
         return self.tool(node, family) is not None
@@ -266,9 +262,6 @@ class IptablesType:
         tools = [find(node, self.name, family) for family in FAMILIES]
         able = [tool for tool in tools if tool and tool.has_table(MANGLE)]
         return any(tool.list_chain(hint, MANGLE).rc == 0 for tool in able for hint in _KUBELET_HINTS)
-
-    def notes(self, config: Config) -> t.Iterator[str]:
-        return iter(())
 
 
 def _leak_fields(ruleset: Ruleset) -> t.Dict[str, t.Any]:

@@ -9,6 +9,7 @@ and the chains that rules lead to are left out.
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from .._policy.values import EXEMPT, SKIP
@@ -20,8 +21,8 @@ from .other_rules import is_for_marked
 from .rules_read_back import from_rules
 from .ruleset import EVERYTHING, AnyRule, Guard, OwnRule, Ruleset
 
-#: Conditions that are evaluated when they are inverted.
-_INVERTED = ("-s", "-d", "-o")
+#: A condition that is evaluated when it is inverted.
+_INVERTED = r" ! (-[sdo] \S+)"
 
 
 def front(before: t.Sequence[PostroutingRule], after: t.Sequence[PostroutingRule], family: Family) -> Former:
@@ -46,26 +47,16 @@ def _as_ruleset(rule: PostroutingRule, family: Family) -> t.Optional[Ruleset]:
     """Return the ruleset of one rule. Return None if it has conditions that a ruleset does not have."""
     if not rule.whole or rule.unprintable:
         return None
-    plain: t.List[str] = []
-    skipped: t.List[t.Optional[OwnRule]] = []
-    words = list(rule.words)
-    while words:
-        if words[0] == "!" and len(words) > 2 and words[1] in _INVERTED:
-            skipped.append(_skip(parse_rule(_line(words[1:3] + ["-j", "RETURN"]), family), family))
-            del words[:3]
-        else:
-            plain.append(words.pop(0))
-    main = parse_rule(_line(plain), family)
+    conditions = " ".join(["", *rule.words])
+    inverted = re.findall(_INVERTED, conditions)
+    skipped = [_skip(parse_rule("-A POSTROUTING %s -j RETURN" % one, family), family) for one in inverted]
+    main = parse_rule("-A POSTROUTING" + re.sub(_INVERTED, "", conditions), family)
     if main is None or isinstance(main, Guard) or main.state or None in skipped:
         return None
     if main.kind in (SKIP, EXEMPT):
         # What POSTROUTING returns from meets no rule behind.
         main = main._replace(kind=EXEMPT, network=main.network or EVERYTHING[family], verdict="ACCEPT")
     return from_rules([*(one for one in skipped if one is not None), main])
-
-
-def _line(words: t.Sequence[str]) -> str:
-    return " ".join(("-A", "POSTROUTING", *words))
 
 
 def _skip(rule: t.Optional[AnyRule], family: Family) -> t.Optional[OwnRule]:

@@ -45,6 +45,7 @@ from .backend import (
     Action,
     ActionKind,
     Backend,
+    BackendType,
     CommitRefused,
     Counted,
     Former,
@@ -350,17 +351,14 @@ def _actions(table: str, before: t.Optional[text.ListedTable], after: text.Liste
     return actions
 
 
-class NftablesType:
+class NftablesType(BackendType):
     """See ``backend.BackendType``."""
 
     name = NFTABLES
     exemptions: t.Tuple[str, ...] = ("return", "accept", "enforce")
     like_return: t.Tuple[str, ...] = ("ACCEPT",)
     positions: t.Tuple[str, ...] = tuple(text.PRIORITIES)
-    package = ""
-    random_fully_since: t.Tuple[int, ...] = ()
     is_last_resort = True
-    sign = ""
 
     def is_installed(self, node: Node, family: Family) -> bool:
         """See ``backend.BackendType.is_installed``. No program is needed; a kernel may lack nf_tables."""
@@ -371,18 +369,6 @@ class NftablesType:
         with contextlib.suppress(NodeError):
             return node.tool(NFT)
         return None
-
-    def is_in_use(self, node: Node, used_before: t.Optional[str]) -> bool:
-        """Return False: as a last resort it is never one of several to choose from."""
-        return False
-
-    def kernel_supports(self, node: Node) -> bool:
-        """Return True: the kernel refuses what it does not support."""
-        return True
-
-    def is_left(self, family: Family, chain: str) -> bool:
-        """Return False: no program is needed to remove it."""
-        return False
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         """See ``backend.BackendType.make``. The table has one name, and earlier agents had none."""
