@@ -107,16 +107,11 @@ class Classes:
         """
         parts = partition(members)
         bits = {places: sum(1 << place for place in places) for places in parts.values}
-        self._parts = Partition(parts.starts, [bits[places] for places in parts.values])
-        self._highest = highest
-
-    def of(self, number: int) -> int:
-        """Return the bits of a number."""
-        return self._parts.of(number)
-
-    def all(self) -> t.Dict[int, Spans]:
-        """Return the intervals of each class."""
-        return dict(self._parts.divide(((0, self._highest),)))
+        classes = Partition(parts.starts, [bits[places] for places in parts.values])
+        #: of a number
+        self.of = classes.of
+        #: the intervals of each class
+        self.all: t.Dict[int, Spans] = dict(classes.divide(((0, highest),)))
 
 
 class Cell(t.NamedTuple):
@@ -159,34 +154,36 @@ class Comparison:
         :param ports: compares how source ports are chosen: of the ways to masquerade some packets, what counts.
         """
         self.family = family
-        self.highest = family.highest
         self._unseen = unseen
-        self._ports = ports
         self._layers: t.List[_Layer] = []
-        #: of rulesets by identity: one that is there before and after has its bits once
-        places: t.Dict[int, t.Tuple[int, int]] = {}
-        self._sides = [[self._place(ruleset, places) for ruleset in side] for side in (before, after)]
+        #: by identity: one that is there before and after has its bits once
+        rulesets = {id(one): one for one in (*before, *after) if one is not None}
+        self._rulesets = tuple(rulesets.values())
+        places = {
+            key: self._add(_unseen_layers(one, family) if unseen else _layers(one, ports))
+            for key, one in rulesets.items()
+        }
+        self._sides = [[places.get(id(one)) for one in side] for side in (before, after)]
         #: where first packets for a missing address are dropped, before any rule of nat could translate them
-        drops = {} if unseen else {id(one): self._add(_drops(one)) for one in (*before, *after) if one and one.missing}
+        drops = {key: self._add(_drops(one)) for key, one in rulesets.items() if one.missing and not unseen}
         self._drops = [[drops[id(one)] for one in side if id(one) in drops] for side in (before, after)]
-        self.drops = sum(map(_bits_of, set(drops.values())))
-        self.sources = Classes([layer.sources for layer in self._layers], self.highest)
-        self.destinations = Classes([layer.destinations for layer in self._layers], self.highest)
+        self.drops = sum(map(_bits_of, drops.values()))
+        self.sources = Classes([layer.sources for layer in self._layers], family.highest)
+        self.destinations = Classes([layer.destinations for layer in self._layers], family.highest)
         self.services = Classes([layer.services for layer in self._layers], MAX_SERVICE)
         self.patterns = sorted({name for layer in self._layers for name in layer.interfaces})
         #: an interface of each kind that the rules treat differently
         self.names = sorted({example(name) for name in self.patterns} | {_NO_NAME})
         self._interfaces: t.Dict[str, int] = {}
         self._pairs: t.Dict[int, Pair] = {}
-        sides = [[one for one in side if one is not None] for side in (before, after)]
-        rulesets = {id(one): one for side in sides for one in side}
-        self._rulesets = tuple(rulesets.values())
         #: the marks with which each ruleset leaves packets alone, by the bits of its decisions
         self._marks = {
             _bits_of(places[key]) | (_bits_of(drops[key]) if key in drops else 0): _marks(one)
             for key, one in rulesets.items()
         }
-        guards = [{guard for one in side for guard in one.guards if not guard.is_option} for side in sides]
+        guards = [
+            {guard for one in side if one for guard in one.guards if not guard.is_option} for side in (before, after)
+        ]
         #: whether both sides leave the same packets of Services and host ports alone: such packets are not compared
         self.same_guards = guards[0] == guards[1]
         marked = {1 << bit for bit in range(32) for guard in guards[0] | guards[1] if guard.marks >> bit & 1}
@@ -194,16 +191,6 @@ class Comparison:
         self._service_marks = [] if unseen else [Mark(bit, bit) for bit in sorted(marked)]
         #: whether some rules leave packets of Services and host ports alone
         self.guarded = any(one.guards for one in rulesets.values())
-
-    def _place(
-        self, ruleset: t.Optional[Ruleset], places: t.Dict[int, t.Tuple[int, int]]
-    ) -> t.Optional[t.Tuple[int, int]]:
-        if ruleset is None:
-            return None
-        if id(ruleset) not in places:
-            layers = _unseen_layers(ruleset, self.family) if self._unseen else _layers(ruleset, self._ports)
-            places[id(ruleset)] = self._add(layers)
-        return places[id(ruleset)]
 
     def _add(self, layers: t.Iterable[_Layer]) -> t.Tuple[int, int]:
         first = len(self._layers)
@@ -213,7 +200,7 @@ class Comparison:
     @property
     def groups(self) -> int:
         """How many groups of packets are compared, for each group of destinations."""
-        return len(self.sources.all()) * len(self.names) * len(self.services.all())
+        return len(self.sources.all) * len(self.names) * len(self.services.all)
 
     def networks(self) -> t.Tuple[t.Set[t.Any], t.Set[t.Any]]:
         """Return the networks of destinations that the rules name, and those of sources."""
@@ -301,11 +288,11 @@ class Comparison:
         :param left: bits of rules that leave the packets alone.
         """
         names: t.Dict[int, None] = dict.fromkeys(map(self.interface, self.names))
-        services = list(self.services.all())
-        destinations = self.destinations.all()
+        services = list(self.services.all)
+        destinations = self.destinations.all
         painted: t.Dict[int, t.List[t.Tuple[Pair, Spans]]] = {}
         cells: t.Dict[t.Tuple[Pair, Spans], t.Dict[t.Tuple[int, int], t.Set[int]]] = {}
-        for source in self.sources.all():
+        for source in self.sources.all:
             # Most services are alike to what decides about one source.
             alike: t.Dict[int, t.List[int]] = {}
             for service in services:

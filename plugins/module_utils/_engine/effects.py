@@ -76,15 +76,8 @@ class Effects:
 
     def __init__(self, comparison: Comparison) -> None:
         self._of: t.Dict[t.Tuple[Pair, Cell], int] = {}
-        found: t.List[t.Tuple[Effect, t.Optional[Product]]] = []
-        written = _written(comparison)
-        for left, marks in comparison.by_marks().items():
-            packets = _marked(marks, left) if left or not marks.has(0) else ""
-            for product in comparison.products(left):
-                effect = _effect(comparison, product, packets, written)
-                # Other ports of an address that is missing before and after are no effect.
-                if effect.before != effect.after or effect.after == UNKNOWN:
-                    found.append((effect, None if left else product))
+        # Other ports of an address that is missing before and after are no effect.
+        found = [one for one in _found(comparison) if one[0].before != one[0].after or one[0].after == UNKNOWN]
         found.sort(key=lambda one: _order(one[0]))
         self.effects = [effect for effect, _product in found]
         for place, (_one, own) in enumerate(found):
@@ -108,18 +101,22 @@ def unseen(
     first, last = ([one for one in side if one is not None] for side in (before, after))
     if not any(one.leaks == DROP for one in (*first, *last)):
         return []
-    comparison = Comparison(family, first, last, unseen=True)
-    found = []
-    written = _written(comparison)
-    for left, marks in comparison.by_marks().items():
-        packets = WITHOUT_CONNECTION + (", " + _marked(marks, left) if left or not marks.has(0) else "")
-        found += [_effect(comparison, product, packets, written) for product in comparison.products(left)]
-    return sorted((one._replace(open_connections=0) for one in found), key=_order)
+    found = _found(Comparison(family, first, last, unseen=True), WITHOUT_CONNECTION)
+    return sorted((one._replace(open_connections=0) for one, _product in found), key=_order)
 
 
-def _written(comparison: Comparison) -> t.Tuple[range_words.Written, ...]:
+def _found(comparison: Comparison, which: str = "") -> t.Iterator[t.Tuple[Effect, t.Optional[Product]]]:
+    """Return effects, and the packets that have each if no rule leaves any of them alone because of its mark.
+
+    :param which: of all packets.
+    """
     sides = comparison.networks()
-    return tuple(range_words.Written(map(intervals.of_network, side), comparison.family) for side in sides)
+    written = tuple(range_words.Written(map(intervals.of_network, side), comparison.family) for side in sides)
+    for left, marks in comparison.by_marks().items():
+        packets = [which] if which else []
+        packets += [_marked(marks, left)] if left or not marks.has(0) else []
+        for product in comparison.products(left):
+            yield _effect(comparison, product, ", ".join(packets), written), None if left else product
 
 
 def _effect(
@@ -133,9 +130,9 @@ def _effect(
     return Effect(
         comparison.family,
         product.destinations,
-        _spans(comparison.sources.all(), product.sources),
+        _spans(comparison.sources.all, product.sources),
         _interfaces(comparison, product.interfaces),
-        _spans(comparison.services.all(), product.services),
+        _spans(comparison.services.all, product.services),
         packets,
         before,
         after,
