@@ -208,13 +208,10 @@ class Counters(t.NamedTuple):
     #: packets that nat did not see, and that would have been masqueraded
     leaked_packets: int = 0
 
-    def plus(self, other: Counters) -> Counters:
-        """Add other counters."""
-        return Counters(*(mine + theirs for mine, theirs in zip(self, other)))
-
 
 #: What the packets are that a rule has counted.
 EXEMPT, MASQUERADED, LEAKED, OTHER = "E", "M", "L", "-"
+_COUNTERS = {EXEMPT: Counters._fields[:2], MASQUERADED: Counters._fields[2:4], LEAKED: Counters._fields[4:]}
 
 
 class Counted(t.NamedTuple):
@@ -228,16 +225,12 @@ class Counted(t.NamedTuple):
 
 def total(listings: t.Iterable[Counted]) -> Counters:
     """Add what rules have counted."""
-    sums = Counters()
+    sums = dict.fromkeys(Counters._fields, 0)
     for listing in listings:
-        for kind, (packets, size) in zip(listing.kinds, listing.numbers):
-            if kind == EXEMPT:
-                sums = sums.plus(Counters(packets, size))
-            elif kind == MASQUERADED:
-                sums = sums.plus(Counters(0, 0, packets, size))
-            elif kind == LEAKED:
-                sums = sums.plus(Counters(leaked_packets=packets))
-    return sums
+        for kind, numbers in zip(listing.kinds, listing.numbers):
+            for name, number in zip(_COUNTERS.get(kind, ()), numbers):
+                sums[name] += number
+    return Counters(**sums)
 
 
 class CommitRefused(NodeError):

@@ -109,14 +109,15 @@ class _Rules:
             self.modes.add(IPVS)
         for link, plugin in _EBPF_LINKS.items():
             if _has_link(link):
-                self.plugins = {one for one in self.plugins if not one.startswith(plugin)} | {_named(plugin, EBPF)}
+                self.plugins = {one for one in self.plugins if not one.startswith(plugin)} | {"%s %s" % (plugin, EBPF)}
 
     def _of_iptables(self, variant: str, family: Family) -> None:
         names = self._listed.names(variant, family)
         if any(_SERVICES in self._listed.jumps(variant, family, chain) for chain in ("PREROUTING", "OUTPUT")):
             self.modes.add(IPVS if _OF_IPVS in names and _OF_IPTABLES not in names else variant)
         else:
-            left = sorted(one for one in names if one not in _SHARED and _owner(NAT, one) == _KUBE_PROXY)
+            kept = (one for one in names if one.startswith("KUBE-") and one not in _SHARED)
+            left = sorted(one for one in kept if rule_owners.owner(NAT, one).name == _KUBE_PROXY)
             if left:
                 tool = family.iptables + variant.replace("iptables_", "-")
                 command = _REMOVE_CHAINS % {"save": tool + "-save", "restore": tool + "-restore"}
@@ -132,15 +133,7 @@ class _Rules:
         self._add({rule_owners.owner(one.table, one.name).name for one in native}, NFTABLES)
 
     def _add(self, programs: t.Set[str], how: str) -> None:
-        self.plugins.update(_named(one, how) for one in programs & _PLUGINS)
-
-
-def _owner(table: str, chain: str) -> str:
-    return rule_owners.owner(table, chain).name if chain.startswith("KUBE-") else ""
-
-
-def _named(plugin: str, how: str) -> str:
-    return "%s %s" % (plugin, how)
+        self.plugins.update("%s %s" % (one, how) for one in programs & _PLUGINS)
 
 
 def _has_link(name: str) -> bool:

@@ -270,9 +270,6 @@ def _is_in(address: int, span: t.Tuple[int, int]) -> bool:
 
 def _as_flushed(verdicts: Verdicts) -> t.Set[ChangedVerdict]:
     """Return verdicts as connections have them: rules that cannot be read masqueraded nothing."""
-    found = set()
-    for one in verdicts:
-        if one.action != UNKNOWN:
-            # An open connection keeps its port.
-            found.add(one.applied._replace(ways=()))
+    # An open connection keeps its port.
+    found = {one.applied._replace(ways=()) for one in verdicts if one.action != UNKNOWN}
     return found or {SKIPPED}

@@ -92,31 +92,24 @@ def _needs_mark(mark: str, inverted: bool) -> bool:
         return True
 
 
-def remarks(rules: t.Iterable[OtherRule], exemption: str) -> t.Iterator[Remark]:
+def remarks(rules: t.Iterable[OtherRule], exemption: str, backend: str = "") -> t.Iterator[Remark]:
     """Return what rules in the same POSTROUTING as the jump do to managed traffic.
 
     :param exemption: with ``return``, exempt traffic goes on to the rules after the jump.
+    :param backend: whose POSTROUTING it is, if not that of the jump: exempt traffic meets it, unless enforced.
     """
     for rule in rules:
-        where = "before" if rule.before else "after"
+        where = "of " + backend if backend else "%s the jump" % ("before" if rule.before else "after")
+        meets = exemption != "enforce" if backend else rule.before or exemption == "return"
         if rule.drops:
-            yield Remark(_DROPS % "POSTROUTING")
-        elif rule.masquerades and (rule.before or exemption == "return"):
-            yield _remark("a POSTROUTING rule %s the jump" % where, rule, "it can masquerade exempt traffic")
-        elif rule.before and not rule.masquerades:
-            yield _remark("a POSTROUTING rule before the jump", rule, "matching traffic bypasses the managed chain")
+            yield Remark(_DROPS % ("POSTROUTING" + (backend and " " + where)))
+        elif rule.masquerades and meets:
+            yield _remark(where, rule, "it can masquerade exempt traffic")
+        elif rule.before and not (rule.masquerades or backend):
+            yield _remark(where, rule, "matching traffic bypasses the managed chain")
 
 
-def remarks_elsewhere(rules: t.Iterable[OtherRule], backend: str, exemption: str) -> t.Iterator[Remark]:
-    """Describe what rules in POSTROUTING of another backend do to exempt traffic: it meets them, unless enforced."""
-    for rule in rules:
-        if rule.drops:
-            yield Remark(_DROPS % ("POSTROUTING of " + backend))
-        elif rule.masquerades and exemption != "enforce":
-            yield _remark("a POSTROUTING rule of %s" % backend, rule, "it can masquerade exempt traffic")
-
-
-def _remark(subject: str, rule: OtherRule, effect: str) -> Remark:
+def _remark(where: str, rule: OtherRule, effect: str) -> Remark:
     hidden = "; it has conditions that iptables does not print" if rule.partial else ""
-    text = "%s also matches this traffic (%s%s): %s. A verification names the program and the remedy"
-    return Remark(text % (subject, rule.rule, hidden, effect), rule.source)
+    text = "a POSTROUTING rule %s also matches this traffic (%s%s): %s. A verification names the program and the remedy"
+    return Remark(text % (where, rule.rule, hidden, effect), rule.source)

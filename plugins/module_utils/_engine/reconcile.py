@@ -26,7 +26,6 @@ from .backend import (
     BackendType,
     CommitRefused,
     Counted,
-    Counters,
     Managed,
     Overtaken,
     PartlyRefused,
@@ -34,7 +33,7 @@ from .backend import (
     total,
 )
 from .fixed_addresses import require_addresses, without_missing
-from .other_rules import Remark, remarks, remarks_elsewhere
+from .other_rules import Remark, remarks
 from .policy_rules import from_config
 from .ruleset import IGNORE, Ruleset
 from .run_lock import lock
@@ -118,19 +117,15 @@ class Result(t.NamedTuple):
 
         :raises NodeError: the counters cannot be read.
         """
-        counted = self.counters(planned=True)
+        counted = self.counted(planned=True)
         return {
             change.family: {
                 "jump": change.plan.found.jump,
                 "rules": list(change.plan.found.rules + change.plan.found.leaks),
-                "counters": counted[change.family]._asdict() if change.family in counted else None,
+                "counters": total(counted[change.family])._asdict() if change.family in counted else None,
             }
             for change in self.managed
         }
-
-    def counters(self, planned: bool = False) -> t.Dict[str, Counters]:
-        """Return the sums of ``counted``."""
-        return {family: total(listings) for family, listings in self.counted(planned).items()}
 
     def counted(self, planned: bool = False) -> t.Dict[str, t.List[Counted]]:
         """Return what the managed rules have counted, by family.
@@ -277,7 +272,7 @@ class _Run:
             raise NodeError("; ".join(change.plan.problems))
         self._left.extend("%s, %s: %s" % (backend.family, backend.name, note) for note in change.plan.notes)
         if backend.family in self._families:
-            self._remarks += remarks_elsewhere(change.plan.others, backend.name, self._config.exemption)
+            self._remarks += remarks(change.plan.others, self._config.exemption, backend.name)
 
     def compare(self, flush: bool, effects: bool) -> None:
         """Find which packets get another treatment, and the open connections that they belong to.

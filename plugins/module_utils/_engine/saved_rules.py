@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import os
 import re
 import typing as t
 
@@ -65,10 +66,7 @@ def notes(chains: t.Sequence[str], root: str = "") -> t.Tuple[str, ...]:
     :param chains: the names of our chain. Others are known by the comment on their jump.
     :param root: the directory below which the files are.
     """
-    return tuple(_notes(chains, root))
-
-
-def _notes(chains: t.Sequence[str], root: str) -> t.Iterator[str]:
+    found: t.List[str] = []
     waiting = [*_FILES]
     seen: t.List[str] = []
     while waiting:
@@ -77,25 +75,22 @@ def _notes(chains: t.Sequence[str], root: str) -> t.Iterator[str]:
             if path in seen or len(seen) == _MOST:
                 continue
             seen.append(path)
-            found: t.Dict[str, int] = {}
+            ours: t.Dict[str, int] = {}
             problem = ""
             try:
                 for number, line in _lines(path):
-                    found.setdefault(_ours(line, chains), number)
+                    ours.setdefault(_ours(line, chains), number)
                     included = re.match(_INCLUDE, line) if saved.service == _NFTABLES else None
                     if included:
-                        waiting.append(SavedFile(_absolute(included.group(1)), _NFTABLES))
+                        # Where nft searches by default.
+                        waiting.append(SavedFile(os.path.join("/etc", included.group(1)), _NFTABLES))
             except (FileNotFoundError, NotADirectoryError, files.NotRegularFile):
                 continue  # nothing that could be restored
             except OSError as exc:
                 problem = exc.strerror or str(exc)
-            found.pop("", None)
-            yield from _words(saved, shown(path[len(root) :]), found, problem)
-
-
-def _absolute(path: str) -> str:
-    """Return the path of what nft includes, where it searches by default."""
-    return path if path.startswith("/") else "/etc/" + path
+            ours.pop("", None)
+            found += _words(saved, shown(path[len(root) :]), ours, problem)
+    return tuple(found)
 
 
 def _words(saved: SavedFile, path: str, found: t.Mapping[str, int], problem: str) -> t.Iterator[str]:

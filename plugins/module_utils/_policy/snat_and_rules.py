@@ -9,6 +9,7 @@ case are one, as in the file.
 
 from __future__ import annotations
 
+import functools
 import typing as t
 
 from .._errors import ConfigError
@@ -22,6 +23,8 @@ RULES_LIMIT = 100
 
 RULE_PROTOCOLS = (*PORT_PROTOCOLS, "icmp")
 ACTIONS = (EXEMPT, MASQUERADE, SNAT, SKIP)
+#: Keys whose value is a list, or one entry of it.
+_LISTS = ("source_cidrs", "sources", "destinations", "out_interfaces", "protocols", "ports")
 #: How source ports are mapped.
 MAPPINGS = (RANDOM, KEEP)
 
@@ -129,7 +132,11 @@ def _keys(entry: t.Any, names: t.Sequence[str]) -> t.Dict[str, t.Any]:
         if name in values:
             raise ConfigError("duplicate key %s: keep one" % grammar.show(key))
         values[name] = value
-    return {name: value for name, value in values.items() if value is not None}
+    return {
+        name: [value] if name in _LISTS and isinstance(value, str) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _parse_snat(values: t.Dict[str, t.Any]) -> Snat:
@@ -170,39 +177,33 @@ def _parse_rule(values: t.Dict[str, t.Any]) -> PolicyRule:
     return rule
 
 
-def _named(
-    name: str, parse: t.Callable[[t.Any], t.Tuple[t.Any, ...]], values: t.Dict[str, t.Any]
-) -> t.Tuple[t.Any, ...]:
-    """Return the value of one key; empty if it is absent."""
-    value = values.get(name, ())
+def _named(name: str, parse: t.Callable[[t.Any], t.Any], values: t.Dict[str, t.Any], absent: t.Any = ()) -> t.Any:
+    """Return the value of one key; ``absent`` if it is."""
     try:
-        return parse([value] if isinstance(value, str) else value)
+        return parse(values[name]) if name in values else absent
     except ConfigError as exc:
         raise ConfigError("%s: %s" % (name, exc)) from None
 
 
 def _mapping(values: t.Dict[str, t.Any]) -> t.Optional[str]:
-    if "ports_mapping" not in values:
-        return None
-    try:
-        return grammar.check_choice(values["ports_mapping"], MAPPINGS)
-    except ConfigError as exc:
-        raise ConfigError("ports_mapping: %s" % exc) from None
+    check = functools.partial(grammar.check_choice, choices=MAPPINGS)
+    return t.cast(t.Optional[str], _named("ports_mapping", check, values, None))
 
 
 def _services(values: t.Dict[str, t.Any]) -> t.Tuple[Service, ...]:
     """Return each protocol with each range of ports."""
     protocols = _named("protocols", _parse_protocols, values)
-    ports: t.Tuple[PortRange, ...] = ()
-    if "ports" in values:
-        given = values["ports"]
-        ports = _named("ports", grammar.parse_port_range_list, {"ports": [given] if isinstance(given, int) else given})
+    ports = _named("ports", _parse_ports, values)
     if not ports:
         return tuple(Service(protocol) for protocol in protocols)
     portless = [protocol for protocol in protocols if protocol not in PORT_PROTOCOLS]
     if portless:
         raise ConfigError("ports: %s has no ports: give it an entry of its own" % portless[0])
     return tuple(Service(protocol, one) for protocol in protocols or PORT_PROTOCOLS for one in ports)
+
+
+def _parse_ports(value: t.Any) -> t.Tuple[PortRange, ...]:
+    return grammar.parse_port_range_list([value] if isinstance(value, int) else value)
 
 
 def _parse_protocols(value: t.Any) -> t.Tuple[str, ...]:
