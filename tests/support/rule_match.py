@@ -8,7 +8,8 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import AnyRule, Guard, matches_interface
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import AnyRule, Guard
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import Names
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
 
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
@@ -35,6 +36,6 @@ def applies(
     return (
         (rule.network is None or destination in rule.network)
         and (rule.source is None or source is None or source in rule.source)
-        and (rule.interface is None or interface is None or matches_interface(rule.interface, interface))
+        and (rule.interface is None or interface is None or Names((rule.interface,)).match(interface))
         and (rule.service is None or service is None or intervals.contains((rule.service.span,), service))
     )

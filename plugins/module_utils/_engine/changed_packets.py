@@ -14,13 +14,14 @@ import typing as t
 
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, Mark
 from .._rules.regions import Partition, partition
+from .._rules.rules import Match
 from .._system import intervals
 from .._system.families import BY_VERSION, PROTOCOL_NAMES, PROTOCOLS, Family
 from .._system.intervals import Spans
 from .._system.services import MAX_SERVICE, span
 from . import mark_sets
 from .mark_sets import MarkSet
-from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Decision, Masquerade, PolicyMatch, Ruleset, matches_interface
+from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Decision, Masquerade, PolicyMatch, Ruleset
 
 #: Beside SKIP, EXEMPT and MASQUERADE: rules that could not be read decide; a packet does not leave.
 UNKNOWN, DROPPED = "unknown", "dropped"
@@ -86,15 +87,12 @@ class Pair(t.NamedTuple):
 
 
 class _Layer(t.NamedTuple):
-    """A decision, as far as it is the same for all protocols. A field that is None matches everything."""
+    """A decision, as far as it is the same for all protocols."""
 
     verdict: ChangedVerdict
+    match: Match
     #: whether no packet gets behind it
-    final: bool
-    sources: t.Optional[Spans]
-    destinations: t.Optional[Spans]
-    interfaces: t.Tuple[str, ...]
-    services: t.Optional[Spans]
+    final: bool = True
 
 
 class Classes:
@@ -168,10 +166,11 @@ class Comparison:
         drops = {key: self._add(_drops(one)) for key, one in rulesets.items() if one.missing and not unseen}
         self._drops = [[drops[id(one)] for one in side if id(one) in drops] for side in (before, after)]
         self.drops = sum(map(_bits_of, drops.values()))
-        self.sources = Classes([layer.sources for layer in self._layers], family.highest)
-        self.destinations = Classes([layer.destinations for layer in self._layers], family.highest)
-        self.services = Classes([layer.services for layer in self._layers], MAX_SERVICE)
-        self.patterns = sorted({name for layer in self._layers for name in layer.interfaces})
+        self.sources = Classes([layer.match.source for layer in self._layers], family.highest)
+        self.destinations = Classes([layer.match.destination for layer in self._layers], family.highest)
+        self.services = Classes([layer.match.service for layer in self._layers], MAX_SERVICE)
+        names = (one for layer in self._layers for one in layer.match.outgoing)
+        self.patterns = sorted({pattern for one in names for pattern in one.patterns})
         #: an interface of each kind that the rules treat differently
         self.names = sorted({example(name) for name in self.patterns} | {_NO_NAME})
         self._interfaces: t.Dict[str, int] = {}
@@ -214,7 +213,7 @@ class Comparison:
             self._interfaces[name] = sum(
                 1 << place
                 for place, layer in enumerate(self._layers)
-                if not layer.interfaces or any(matches_interface(one, name) for one in layer.interfaces)
+                if all(one.match(name) for one in layer.match.outgoing)
             )
         return self._interfaces[name]
 
@@ -362,30 +361,30 @@ def _bits_of(place: t.Tuple[int, int]) -> int:
 
 def _layers(ruleset: Ruleset, ports: t.Optional[ToldPorts]) -> t.Iterator[_Layer]:
     for place, decision in enumerate(ruleset.expanded):
+        match = decision.match.spans
         if decision.action != MASQUERADE:
             exemption = ruleset.verdict if decision.action == EXEMPT else ""
-            yield _layer(decision.match, ChangedVerdict(decision.action, None, exemption))
+            yield _Layer(ChangedVerdict(decision.action, None, exemption), match)
             continue
         verdict = ChangedVerdict(MASQUERADE, _span(decision))
         ways = ruleset.ways(decision)
         for protocol, final in _protocols(ways).items():
-            layer = _layer(decision.match, verdict)
             if ports:
-                told = ports(_ways_of(protocol, ways) or (place, id(ruleset)))
-                layer = layer._replace(verdict=verdict._replace(ways=told))
-            if protocol is not None:
-                services = (span(protocol),)
-                layer = layer._replace(
-                    services=services if layer.services is None else intervals.intersection(layer.services, services)
-                )
-            yield layer._replace(final=final)
+                verdict = verdict._replace(ways=ports(_ways_of(protocol, ways) or (place, id(ruleset))))
+            services = match.service if protocol is None else _common(match.service, (span(protocol),))
+            yield _Layer(verdict, match._replace(service=services), final)
+
+
+def _common(some: t.Optional[Spans], others: Spans) -> Spans:
+    """Return what lies in both; None is everything."""
+    return others if some is None else intervals.intersection(some, others)
 
 
 def _drops(ruleset: Ruleset) -> t.Iterator[_Layer]:
     """Return what becomes of first packets before nat sees them: those for a missing address do not leave."""
     for decision in ruleset.expanded:
         missing = decision.address is not None and decision.address in ruleset.missing
-        yield _layer(decision.match, ChangedVerdict(DROPPED, _span(decision)) if missing else SKIPPED)
+        yield _Layer(ChangedVerdict(DROPPED, _span(decision)) if missing else SKIPPED, decision.match.spans)
 
 
 def _span(decision: Decision) -> t.Optional[t.Tuple[int, int]]:
@@ -406,27 +405,14 @@ def _unseen_layers(ruleset: Ruleset, family: Family) -> t.Iterator[_Layer]:
     """Return what becomes of packets without a connection: those that would show a hidden address can be dropped."""
     if ruleset.leaks != DROP:
         return
-    yield _layer(PolicyMatch(destinations=(*ruleset.hidden, MULTICAST[family])), SKIPPED)
+    yield _Layer(SKIPPED, PolicyMatch(destinations=(*ruleset.hidden, MULTICAST[family])).spans)
     hidden = intervals.of_networks(ruleset.hidden)
     for decision in ruleset.expanded:
-        drops = decision.action == MASQUERADE
-        layer = _layer(decision.match, _DROPPED if drops else SKIPPED)
-        if drops:
-            layer = layer._replace(
-                sources=hidden if layer.sources is None else intervals.intersection(layer.sources, hidden)
-            )
-        yield layer
-
-
-def _layer(match: PolicyMatch, verdict: ChangedVerdict) -> _Layer:
-    return _Layer(
-        verdict,
-        True,
-        intervals.of_networks(match.sources) if match.sources else None,
-        intervals.of_networks(match.destinations) if match.destinations else None,
-        match.interfaces,
-        intervals.of(service.span for service in match.services) if match.services else None,
-    )
+        match = decision.match.spans
+        if decision.action == MASQUERADE:
+            yield _Layer(_DROPPED, match._replace(source=_common(match.source, hidden)))
+        else:
+            yield _Layer(SKIPPED, match)
 
 
 def _protocols(ways: t.Sequence[Masquerade]) -> t.Dict[t.Optional[int], bool]:

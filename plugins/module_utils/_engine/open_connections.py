@@ -153,21 +153,22 @@ class _Search:
             )
 
 
-def unread(family: Family) -> str:
-    """Return the note that the rules before a change are not known."""
-    return (
-        "flush_conntrack: the rules before the change are not of this collection's form and count as rules that "
-        "masqueraded nothing: connections that they masqueraded keep the address that they have. To remove the "
-        "connections of a pod: conntrack -D -f %s -s POD_ADDRESS" % family
-    )
+def unread(family: Family, managed: bool, front: t.Sequence[str]) -> t.Iterator[str]:
+    """Return notes about rules that may have decided about connections before a change, and are not known.
 
-
-def not_considered(rules: t.Sequence[str]) -> str:
-    """Return the note that rules of other programs may have decided about connections too."""
-    return (
-        "flush_conntrack: POSTROUTING rules in front of the jump may have decided about the same connections, and were "
-        "not considered, because of their conditions: %s" % "; ".join(rules)
-    )
+    :param managed: whether these are the managed ones. :param front: those of other programs, in front of the jump.
+    """
+    if managed:
+        yield (
+            "flush_conntrack: the rules before the change are not of this collection's form and count as rules that "
+            "masqueraded nothing: connections that they masqueraded keep the address that they have. To remove the "
+            "connections of a pod: conntrack -D -f %s -s POD_ADDRESS" % family
+        )
+    if front:
+        yield (
+            "flush_conntrack: POSTROUTING rules in front of the jump may have decided about the same connections, and "
+            "were not considered, because of their conditions: %s" % "; ".join(front)
+        )
 
 
 class _Judge:

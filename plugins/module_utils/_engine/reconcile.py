@@ -290,7 +290,7 @@ class _Run:
         from .changed_packets import Comparison
         from .chosen_ports import chosen
         from .effects import Compared, Effects, fewer_ports, unseen
-        from .open_connections import not_considered, search, unread
+        from .open_connections import search, unread
 
         former = [change.plan.former for change in changes]
         before = [_as_met(ruleset, change.backend) for change in changes for ruleset in change.plan.former.rulesets]
@@ -314,10 +314,8 @@ class _Run:
         else:
             notes = tuple("%s: %s" % (family, note) for note in done.notes)
             if flush:
-                unread_front = [rule for each in former for rule in each.unread]
-                self._plan_notes += ["%s: %s" % (family, unread(family))] if None in before else []
-                self._plan_notes += ["%s: %s" % (family, not_considered(unread_front))] if unread_front else []
-                self._plan_notes += notes
+                not_known = unread(family, None in before, [rule for each in former for rule in each.unread])
+                self._plan_notes += ["%s: %s" % (family, note) for note in (*not_known, *done.notes)]
                 self._flushed.append(done)
         if effects is not None:
             found = (*effects.counted(counts), *unseen(family, before, after))

@@ -14,6 +14,7 @@ import itertools
 import typing as t
 
 from .._policy.values import EXEMPT, LOOPBACK, MASQUERADE, SKIP, AddressRange, Mark, Network, PortRange, Service
+from .._rules.rules import Match, Names
 from .._system import intervals
 from .._system.families import BY_VERSION, IPV4, IPV6, Family, protocol_number
 from .._system.intervals import Spans
@@ -47,6 +48,16 @@ class PolicyMatch(t.NamedTuple):
     #: by which packets leave; ``+`` at the end matches every name that begins so
     interfaces: t.Tuple[str, ...] = ()
     services: t.Tuple[Service, ...] = ()
+
+    @property
+    def spans(self) -> Match:
+        """The same in numbers."""
+        return Match(
+            source=intervals.of_networks(self.sources) if self.sources else None,
+            destination=intervals.of_networks(self.destinations) if self.destinations else None,
+            service=intervals.of(one.span for one in self.services) if self.services else None,
+            outgoing=(Names(self.interfaces),) if self.interfaces else (),
+        )
 
 
 class Decision(t.NamedTuple):
@@ -300,11 +311,6 @@ def _narrower_interface(one: str, other: str) -> t.Optional[str]:
         if narrow == wide or (wide.endswith("+") and narrow.rstrip("+").startswith(wide[:-1])):
             return narrow
     return None
-
-
-def matches_interface(pattern: str, name: str) -> bool:
-    """Return whether a name of ``PolicyMatch`` means an interface."""
-    return name.startswith(pattern[:-1]) if pattern.endswith("+") else name == pattern
 
 
 def exempt_in_the_end(ruleset: Ruleset) -> t.Tuple[Network, ...]:

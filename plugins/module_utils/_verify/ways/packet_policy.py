@@ -11,7 +11,7 @@ import typing as t
 from ..._engine.rule_comments import SKIPPED
 from ..._engine.ruleset import IGNORE, Decision, Ruleset, service_number
 from ..._policy.values import EXEMPT, SKIP, AddressRange, Network
-from ..._rules.rules import Match, Names
+from ..._rules.rules import Match
 from ..._system import intervals
 from ..._system.families import Family, of_address
 from ..._twin.values import MetRule
@@ -124,15 +124,9 @@ def _left(entry: Declared, guests: intervals.Spans) -> t.Iterator[Declared]:
 
 def _entries(ruleset: Ruleset) -> t.Iterator[Declared]:
     for decision in ruleset.expanded:
-        match = decision.match
         promise = _promise(ruleset, decision)
         yield Declared(
-            Match(
-                source=intervals.of_networks(match.sources) if match.sources else None,
-                destination=intervals.of_networks(match.destinations) if match.destinations else None,
-                service=intervals.of(one.span for one in match.services) if match.services else None,
-                outgoing=(Names(match.interfaces),) if match.interfaces else (),
-            ),
+            decision.match.spans,
             promise,
             promise is None or promise.kind == POD,
             promise in (None, Promise(NODE)),

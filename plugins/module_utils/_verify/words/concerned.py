@@ -11,10 +11,11 @@ import typing as t
 from ..._engine.other_rules import Remark
 from ..._engine.policy_rules import from_config
 from ..._engine.range_words import in_words
-from ..._engine.ruleset import exempt_spans, matches_interface
+from ..._engine.ruleset import exempt_spans
 from ..._errors import ConfigError, NodeError
 from ..._policy.policy import Config, has_every_address
 from ..._policy.values import EXEMPT
+from ..._rules.rules import Names
 from ..._system import fixed_source_ports, intervals
 from ..._system.families import FAMILIES, IPV6, Family, of_address
 from ..._system.intervals import Spans
@@ -129,8 +130,8 @@ def _not_exempt(config: Config, family: Family, state: NodeState) -> t.Iterator[
     """Return the networks of pods, behind links that the policy is about, that it does not exempt."""
     pods: t.List[t.Tuple[int, int]] = []
     for sender in senders.senders(state, family, config.source_cidrs):
-        left = any(matches_interface(one, sender.link) for one in config.except_interfaces)
-        asked = not config.out_interfaces or any(matches_interface(one, sender.link) for one in config.out_interfaces)
+        left = Names(config.except_interfaces).match(sender.link)
+        asked = not config.out_interfaces or Names(config.out_interfaces).match(sender.link)
         if asked and not left:
             pods.extend(sender.network)
     found = intervals.intersection(intervals.of(pods), _masqueraded(config, family))
