@@ -16,7 +16,7 @@ from .._policy.values import EXEMPT, MASQUERADE, SKIP, Mark
 from .._rules.regions import Partition, partition
 from .._rules.rules import Match
 from .._system import intervals
-from .._system.families import BY_VERSION, PROTOCOL_NAMES, PROTOCOLS, Family
+from .._system.families import BY_VERSION, PROTOCOLS, Family
 from .._system.intervals import Spans
 from .._system.services import MAX_SERVICE, span
 from . import mark_sets
@@ -368,10 +368,14 @@ def _layers(ruleset: Ruleset, ports: t.Optional[ToldPorts]) -> t.Iterator[_Layer
             continue
         verdict = ChangedVerdict(MASQUERADE, _span(decision))
         ways = ruleset.ways(decision)
-        for protocol, final in _protocols(ways).items():
+        for protocol in dict.fromkeys(way.protocol for way in ways):
             if ports:
                 verdict = verdict._replace(ways=ports(_ways_of(protocol, ways) or (place, id(ruleset))))
-            services = match.service if protocol is None else _common(match.service, (span(protocol),))
+            services = match.service
+            if protocol is not None:
+                services = _common(services, (span(PROTOCOLS[protocol]),))
+            # Whether none of these packets goes on.
+            final = any(way.share is None for way in ways if way.protocol == protocol)
             yield _Layer(verdict, match._replace(service=services), final)
 
 
@@ -391,13 +395,12 @@ def _span(decision: Decision) -> t.Optional[t.Tuple[int, int]]:
     return decision.address and (int(decision.address.first), int(decision.address.last))
 
 
-def _ways_of(protocol: t.Optional[int], ways: t.Sequence[Masquerade]) -> t.Tuple[Masquerade, ...]:
+def _ways_of(protocol: t.Optional[str], ways: t.Sequence[Masquerade]) -> t.Tuple[Masquerade, ...]:
     """Return how packets of a protocol are masqueraded; None: of those that no way names.
 
     Empty if by chance such a packet goes on to the next decision, which no ruleset that is wanted says.
     """
-    name = None if protocol is None else PROTOCOL_NAMES[protocol]
-    found = tuple(way._replace(protocol=None) for way in ways if way.protocol in (None, name))
+    found = tuple(way._replace(protocol=None) for way in ways if way.protocol in (None, protocol))
     return found if any(way.share is None for way in found) else ()
 
 
@@ -413,15 +416,6 @@ def _unseen_layers(ruleset: Ruleset, family: Family) -> t.Iterator[_Layer]:
             yield _Layer(_DROPPED, match._replace(source=_common(match.source, hidden)))
         else:
             yield _Layer(SKIPPED, match)
-
-
-def _protocols(ways: t.Sequence[Masquerade]) -> t.Dict[t.Optional[int], bool]:
-    """Return by number the protocols that are masqueraded, and whether all of each is; None means all protocols."""
-    found: t.Dict[t.Optional[int], bool] = {}
-    for way in ways:
-        number = None if way.protocol is None else PROTOCOLS[way.protocol]
-        found[number] = found.get(number, False) or way.share is None
-    return found
 
 
 def same_meaning(one: Ruleset, other: Ruleset) -> bool:

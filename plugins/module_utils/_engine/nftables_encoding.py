@@ -303,11 +303,10 @@ class _Reader:
         self._words.append(compared)
 
     def range(self, data: Named) -> None:
-        words, mask = self._subjects[number(data["sreg"])]
-        first, last = (ipaddress.ip_address(value_of(data[key])) for key in ("from_data", "to_data"))
-        if number(data.get("op")) or mask is not None or "addr" not in words:
+        if number(data.get("op")):
             raise ValueError(data)
-        self._words.append("%s %s-%s" % (words, first, last))
+        for key, operator in (("from_data", _AT_LEAST), ("to_data", _AT_MOST)):
+            self.cmp({"sreg": data["sreg"], "op": bytes([operator]), "data": data[key]})
 
     def _compared(self, words: str, mask: t.Optional[bytes], operator: int, value: bytes) -> t.Optional[str]:
         equal, other = operator == _EQUAL, operator == _OTHER
