@@ -149,15 +149,16 @@ class Former(t.NamedTuple):
 
 
 class Generation:
-    """The number of transactions that the kernel has counted; None if it is not known.
+    """The number of transactions that the kernel has counted; None if it is not known. And what it reported then.
 
     Any two are equal: states of a node are compared by what they hold.
     """
 
-    __slots__ = ("number",)
+    __slots__ = ("number", "reported")
 
-    def __init__(self, number: t.Optional[int] = None) -> None:
+    def __init__(self, number: t.Optional[int] = None, reported: t.Any = None) -> None:
         self.number = number
+        self.reported = reported
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Generation)

@@ -9,6 +9,7 @@ import functools
 import typing as t
 
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, PortRange
+from .._rules.rules import Names
 from .._system import intervals, pod_names
 from .._system.families import ICMP, ICMPV6, IPV4, IPV6, PROTOCOL_NAMES, Family
 from .._system.intervals import Spans
@@ -154,15 +155,11 @@ def _interfaces(comparison: Comparison, chosen: t.FrozenSet[int]) -> t.Tuple[str
     found = []
     for pattern in patterns:
         state = comparison.interface(changed_packets.example(pattern)) in chosen
-        around = max((one for one in states if _contains(one, pattern)), key=len)
+        around = max((one for one in states if Names((one,)).match(pattern)), key=len)
         if state != states[around]:
             found.append(("" if state else "!") + pattern.replace("+", "*"))
         states[pattern] = state
     return tuple(found) if found or states["+"] else ("!*",)
-
-
-def _contains(pattern: str, name: str) -> bool:
-    return pattern.endswith("+") and name.startswith(pattern[:-1])
 
 
 def words(pair: Pair) -> t.Tuple[str, str]:

@@ -30,7 +30,6 @@ from .._system import ipvs_services, nf_tables
 from .._system.backend_names import NFTABLES
 from .._system.families import Family
 from .._system.netlink import KernelError, Message
-from .._system.nf_tables import NftTable
 from .._system.nfnetlink import generation, has_nft_table
 from .._system.node import Node, Tool
 from .._system.process import Runner, which
@@ -79,21 +78,12 @@ _PARTS = {
 _TRIAL = "ip_masq_agent_trial"
 
 
-class TableReading(Generation):
-    """The same, and the table as the kernel reported it."""
-
-    __slots__ = ("table",)
-
-    def __init__(self, table: t.Optional[NftTable] = None, number: t.Optional[int] = None) -> None:
-        super().__init__(number)
-        self.table = table
-
-
 class TableState(t.NamedTuple):
     """What our table holds; None if it is not there."""
 
     listed: t.Optional[text.ListedTable]
-    reading: TableReading = TableReading()
+    #: with the table as the kernel reported it
+    reading: Generation = Generation()
 
 
 class TableStep(t.NamedTuple):
@@ -124,7 +114,7 @@ class Nftables:
     def observe(self) -> TableState:
         table, generation = nf_tables.read_one(self.family.number, text.TABLE, text.CHAINS)
         listed = None if table is None else messages.listed(table, self.family)
-        self._observed = TableState(listed, TableReading(table, generation))
+        self._observed = TableState(listed, Generation(generation, table))
         return self._observed
 
     def plan(self, state: TableState, wanted: t.Optional[Ruleset]) -> Plan:
@@ -211,7 +201,7 @@ class Nftables:
 
     def undo(self, state: TableState, previous: TableState) -> Transaction:
         deletion = () if state.listed is None else self._deletion()
-        table = previous.reading.table
+        table = previous.reading.reported
         first, *rest = nf_tables.transactions(table) if table is not None else ([],)
         return (TableStep((*deletion, *first)), *(TableStep(tuple(step)) for step in rest))
 

@@ -104,19 +104,14 @@ def _matched(rule: OwnRule) -> OwnRule:
     return OwnRule("", rule.network, rule.source, rule.interface, rule.service)
 
 
-def _without_redirected(rules: t.Sequence[OwnRule]) -> t.Optional[t.List[OwnRule]]:
+def _without_redirected(rules: t.List[OwnRule]) -> t.Optional[t.List[OwnRule]]:
     """Return the rules without those that leave redirected connections to later rules.
 
     Return None unless one is directly in front of each rule that accepts, for the same traffic, and nowhere else.
     """
-    kept: t.List[OwnRule] = []
-    left: t.Optional[OwnRule] = None
-    for rule in rules:
-        if left != (in_front(rule) if rule.verdict == "ACCEPT" else None):
-            return None
-        left = rule if rule.state else None
-        kept += [] if rule.state else [rule]
-    return kept if left is None else None
+    kept = [rule for rule in rules if not rule.state]
+    expected = [one for rule in kept for one in ([in_front(rule)] * (rule.verdict == "ACCEPT") + [rule])]
+    return kept if expected == rules else None
 
 
 def _takes_all(ways: t.Sequence[Masquerade]) -> bool:
@@ -134,12 +129,11 @@ def _place(rule: OwnRule) -> OwnRule:
 def _united(decisions: t.Sequence[Decision]) -> t.Iterator[Decision]:
     """Unite decisions that follow each other and differ in nothing but the destination."""
 
-    def common(decision: Decision) -> t.Tuple[t.Any, ...]:
-        everywhere = not decision.match.destinations
-        return (decision._replace(match=decision.match._replace(destinations=())), everywhere)
+    def common(decision: Decision) -> t.Tuple[Decision, bool]:
+        return decision._replace(match=decision.match._replace(destinations=())), not decision.match.destinations
 
-    for (decision, everywhere), group in itertools.groupby(decisions, common):
-        networks = () if everywhere else tuple(one.match.destinations[0] for one in group)
+    for (decision, _everywhere), group in itertools.groupby(decisions, common):
+        networks = tuple(network for one in group for network in one.match.destinations)
         yield decision._replace(match=decision.match._replace(destinations=networks))
 
 

@@ -308,7 +308,7 @@ def _narrower_network(one: Network, other: Network) -> t.Optional[Network]:
 def _narrower_interface(one: str, other: str) -> t.Optional[str]:
     """Return that of two names, or beginnings of names, which means interfaces of both."""
     for narrow, wide in ((one, other), (other, one)):
-        if narrow == wide or (wide.endswith("+") and narrow.rstrip("+").startswith(wide[:-1])):
+        if Names((wide,)).match(narrow):
             return narrow
     return None
 

@@ -246,7 +246,8 @@ def _as_document(data: t.Any, name: str) -> Document:
     if data is None:
         return Document({}, (), (name,))
     if not isinstance(data, dict):
-        raise ConfigError("must be a mapping with keys such as nonMasqueradeCIDRs, not a %s" % _kind(data))
+        kind = {list: "list", str: "text", bool: "boolean"}.get(type(data), "number")
+        raise ConfigError("must be a mapping with keys such as nonMasqueradeCIDRs, not a %s" % kind)
     if len(data) > KEY_LIMIT:
         raise ConfigError("%d keys are more than the %d that are read: is it the right file?" % (len(data), KEY_LIMIT))
     values: t.Dict[str, t.Any] = {}
@@ -349,7 +350,3 @@ def _parse_json(text: str) -> t.Any:
 
 def _no_constant(word: str) -> t.Any:
     raise ConfigError("invalid JSON: %s is not a value" % word)
-
-
-def _kind(data: t.Any) -> str:
-    return {list: "list", str: "text", bool: "boolean"}.get(type(data), "number")
