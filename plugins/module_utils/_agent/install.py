@@ -227,8 +227,7 @@ class Installation:
             module_directory.make_folder(path)
         note = module_directory.put(run, paths) if self._new_modules else None
         for path, (content, mode) in self._wanted.items():
-            files.make_directory(os.path.dirname(path), 0o755)
-            files.write(path, content, mode)
+            files.write(path, content, mode, folder=0o755)
         if not self._new_modules and (paths.program in self._wanted or not module_directory.is_compiled(paths)):
             note = module_directory.compile_again(run, paths)
         for path in self._obsolete:
@@ -347,8 +346,7 @@ def _list_files(paths: Paths) -> None:
     content = json.dumps(installed_paths(paths)).encode("utf-8")
     with contextlib.suppress(NodeError):
         if files.read(paths.files_list) != content:
-            files.make_directory(paths.state_dir, 0o700)
-            files.write(paths.files_list, content)
+            files.write(paths.files_list, content, folder=0o700)
 
 
 def installed_paths(paths: Paths) -> t.List[str]:

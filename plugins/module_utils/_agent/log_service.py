@@ -47,8 +47,7 @@ def update(installation: Installation, megabytes: int) -> None:
     if not installation.check and (changes or disabled or stopped):
         files.make_directory(paths.log_dir, 0o700)
         for change in changes:
-            files.make_directory(os.path.dirname(change.path), 0o755)
-            files.write(change.path, wanted[change.path], 0o644)
+            files.write(change.path, wanted[change.path], 0o644, folder=0o755)
         run_steps(run, [("enable", disabled)])
         systemd.daemon_reload(run)
         run_steps(run, [("start", stopped), ("restart", restarted)])

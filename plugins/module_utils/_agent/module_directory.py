@@ -19,7 +19,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._system import files
-from .._system.process import Runner
+from .._system.process import Runner, failure
 from . import program_files
 from .paths import Paths
 
@@ -178,11 +178,7 @@ def _compile(run: Runner, paths: Paths, draft: t.Optional[str] = None) -> t.Opti
 
     :returns: a warning if that fails.
     """
-    try:
-        done = run(compile_command(paths, draft), timeout=_COMPILE_TIMEOUT)
-        problem = "" if done.rc == 0 else done.error_text
-    except NodeError as exc:
-        problem = str(exc)
+    problem = failure(run, compile_command(paths, draft), _COMPILE_TIMEOUT)
     return "the agent's modules are not compiled, which each start does instead: %s" % problem if problem else None
 
 

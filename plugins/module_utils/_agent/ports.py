@@ -159,8 +159,7 @@ def highest_share(paths: Paths, every: int, rulesets: t.Mapping[str, t.Iterable[
     if share is None or runs >= every:
         found = port_usage.read(rulesets, 1, {}, _SECONDS).fullest
         runs, share = 0, found[0].share if found else 0.0
-    files.make_directory(paths.run_dir, 0o700)
-    files.write(paths.port_share, b"%d %.4f\n" % (runs + 1, share))
+    files.write(paths.port_share, b"%d %.4f\n" % (runs + 1, share), folder=0o700)
     return share
 
 

@@ -105,8 +105,7 @@ def mark_sync(paths: Paths) -> float:
 
     :raises NodeError: the file cannot be written. OSError: its time cannot be set.
     """
-    files.make_directory(paths.run_dir, 0o700)
-    files.write(paths.last_sync, b"")
+    files.write(paths.last_sync, b"", folder=0o700)
     # The time that the kernel gives a new file lags some milliseconds behind the clock.
     now = time.time()
     os.utime(paths.last_sync, (now, now))

@@ -191,12 +191,7 @@ def _write(path: str, memory: Memory) -> None:
         if data[name] is not None:
             data[name] = data[name]._asdict()
     content = json.dumps(data, indent=1).encode("utf-8")
-
-    def write() -> None:
-        files.make_directory(os.path.dirname(path), 0o700)
-        files.write(path, content)
-
-    limited(write, PATIENCE, "write %s" % path)
+    limited(lambda: files.write(path, content, folder=0o700), PATIENCE, "write %s" % path)
 
 
 class Verification(t.NamedTuple):
@@ -222,8 +217,7 @@ def write_verification(paths: Paths, result: Verification) -> None:
 
     :raises NodeError: it cannot be written.
     """
-    files.make_directory(paths.state_dir, 0o700)
-    files.write(paths.verification_file, json.dumps(result._asdict()).encode("utf-8"))
+    files.write(paths.verification_file, json.dumps(result._asdict()).encode("utf-8"), folder=0o700)
 
 
 def read_verification(paths: Paths) -> t.Optional[Verification]:
@@ -270,8 +264,7 @@ def record_applied(paths: Paths, by: str, text: str) -> t.Tuple[str, ...]:
     if before is not None and before._replace(time=now.time) == now:
         return ()
     try:
-        files.make_directory(paths.state_dir, 0o700)
-        files.write(paths.applied_file, json.dumps(now._asdict()).encode("utf-8"))
+        files.write(paths.applied_file, json.dumps(now._asdict()).encode("utf-8"), folder=0o700)
     except NodeError as exc:
         return ("what applied the policy is not recorded: %s" % exc,)
     return ()

@@ -182,8 +182,7 @@ def set_timer(run: Runner, paths: Paths, interval: int, check: bool = False) -> 
             if wanted is None:
                 files.remove(path)
             else:
-                files.make_directory(os.path.dirname(path), 0o755)
-                files.write(path, wanted, 0o644)
+                files.write(path, wanted, 0o644, folder=0o755)
         return differs
 
     differs = t.cast(bool, limited(write, _PATIENCE, "use %s" % path))

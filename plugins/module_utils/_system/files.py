@@ -70,20 +70,36 @@ def read(path: str) -> t.Optional[bytes]:
     return None
 
 
+def lines(path: str, most: int = 1 << 20) -> t.List[str]:
+    """Return the lines of a file of the kernel; none if it cannot be read.
+
+    :param most: bytes that are read.
+    """
+    try:
+        with open_regular(path) as handle:
+            return handle.read(most).decode("ascii", "replace").splitlines()
+    except OSError:
+        return []
+
+
 def write(
     path: str,
     content: bytes,
     mode: int = 0o600,
     owner: t.Optional[t.Tuple[int, int]] = None,
     attributes: t.Iterable[t.Tuple[str, bytes]] = (),
+    folder: t.Optional[int] = None,
 ) -> None:
     """Put a file in place with one rename. What was there, a symbolic link too, is replaced and not followed.
 
     :param mode: permission bits, independent of the umask.
     :param owner: user id and group id; None means those of this process.
     :param attributes: extended attributes; those that this process may not set are left out.
+    :param folder: mode of the directory, which is created if it is missing; None: it is there.
     :raises NodeError: naming the path and the reason; the previous file is still there.
     """
+    if folder is not None:
+        make_directory(os.path.dirname(path), folder)
     # Neither *.yaml nor *.env matches the name.
     draft = os.path.join(os.path.dirname(path), ".%s.%s.tmp" % (os.path.basename(path), os.urandom(8).hex()))
     with failing_to("write", path):

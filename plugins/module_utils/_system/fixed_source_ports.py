@@ -15,8 +15,6 @@ from .._errors import NodeError
 from . import files
 from .local_ports import read_local_ports
 
-#: Bytes of a file of the kernel that are read: sockets take 128 each.
-_MOST = 1 << 20
 #: The number of a slot, the local address as words of the machine, the port, and a peer, which none has that serves.
 _SOCKET = re.compile(r"\s*\d+: ([0-9A-F]{8,32}):([0-9A-F]{4}) 0+:0000 07 ")
 #: Of VXLAN (RFC 7348, and the kernel's own default) and GENEVE (RFC 8926), which send from other ports anyway.
@@ -30,7 +28,7 @@ def udp_servers() -> t.Tuple[int, ...]:
     """
     found = set()
     for name in ("udp", "udp6"):
-        for line in _lines("/proc/net/" + name):
+        for line in files.lines("/proc/net/" + name):
             bound = _SOCKET.match(line)
             if bound and not _address(bound[1]).is_loopback:
                 found.add(int(bound[2], 16))
@@ -51,18 +49,10 @@ def _address(words: str) -> t.Any:
 def nfs_servers() -> t.Tuple[t.Any, ...]:
     """Return the addresses of servers whose exports are mounted, as nfs(5) shows them; empty if that is not known."""
     found: t.Dict[t.Any, None] = {}
-    for line in _lines("/proc/mounts"):
+    for line in files.lines("/proc/mounts"):
         fields = line.split()
         address = re.search(r"(?:^|,)addr=([0-9a-f.:]+)", fields[3]) if len(fields) > 3 else None
         if address and fields[2] in ("nfs", "nfs4"):
             with contextlib.suppress(ValueError):  # whatever a mount calls its address
                 found[ipaddress.ip_address(address[1])] = None
     return tuple(found)
-
-
-def _lines(path: str) -> t.List[str]:
-    try:
-        with files.open_regular(path) as handle:
-            return handle.read(_MOST).decode("ascii", "replace").splitlines()
-    except OSError:
-        return []

@@ -11,7 +11,7 @@ import re
 import typing as t
 
 from .._errors import LockHeld, NodeError
-from . import selinux_labels, xtables_lock
+from . import files, selinux_labels, xtables_lock
 from .backend_names import IPTABLES_LEGACY, IPTABLES_NFT
 from .families import FAMILIES, Family
 from .node import Node, Tool
@@ -169,8 +169,4 @@ def load_legacy(run: Runner) -> None:
 
 def legacy_tables(family: Family) -> t.List[str]:
     """List the legacy tables that exist in this network namespace; reading the list creates none."""
-    try:
-        with open("/proc/net/%s_tables_names" % family.nft, encoding="ascii") as names:
-            return names.read().split()
-    except OSError:
-        return []
+    return files.lines("/proc/net/%s_tables_names" % family.nft)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 
+from . import files
+
 _LOADED = "/sys/module/%s"
 _LIST = "/proc/modules"
 _BUILT_IN = "/lib/modules/%s/modules.builtin"
@@ -19,8 +21,4 @@ def loaded(name: str) -> bool:
     """
     if os.path.exists(_LOADED % name) or not os.path.exists(_LIST):  # the latter: a kernel without modules
         return True
-    try:
-        with open(_BUILT_IN % os.uname().release, encoding="utf-8") as listed:
-            return any(line.rstrip().endswith("/%s.ko" % name) for line in listed)
-    except OSError:
-        return False
+    return any(line.rstrip().endswith("/%s.ko" % name) for line in files.lines(_BUILT_IN % os.uname().release))

@@ -58,6 +58,15 @@ def which(name: str) -> t.Optional[str]:
     return shutil.which(name, path=search_path())
 
 
+def failure(run: Runner, argv: t.Sequence[str], timeout: float) -> str:
+    """Run a program that nothing depends on, and return why it failed; empty if it did not."""
+    try:
+        done = run(argv, timeout=timeout)
+    except NodeError as exc:
+        return str(exc)
+    return "" if done.rc == 0 else done.error_text
+
+
 def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
     """Run one program to its end, without a shell.
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 import os
 import typing as t
 
-from .._errors import NodeError
-from .process import Runner, which
+from .process import Runner, failure, which
 
 #: Mounted where SELinux is enabled: selinux(8).
 _ENABLED = "/sys/fs/selinux/enforce"
@@ -47,14 +46,7 @@ def restore(run: Runner, paths: t.Sequence[str]) -> t.Optional[str]:
     if not paths or not enabled():
         return None
     program = which("restorecon")
-    if program is None:
-        problem = "the node has no restorecon"
-    else:
-        try:
-            done = run([program, "-R", *paths], timeout=_TIMEOUT)
-            problem = "" if done.rc == 0 else done.error_text
-        except NodeError as exc:
-            problem = str(exc)
+    problem = failure(run, [program, "-R", *paths], _TIMEOUT) if program else "the node has no restorecon"
     if not problem:
         return None
     inherited = "%s: SELinux labels are those of the directory above: %s" % (", ".join(paths), problem)
