@@ -143,7 +143,7 @@ def _culprit(change: Change, run: Runner) -> t.Tuple[str, str]:
         for agent in other_agents_running.running():
             return agent.program, (
                 "The process '%s' on this node probably undoes it: remove its DaemonSet (kubectl -n kube-system delete "
-                "daemonset ip-masq-agent), or uninstall this agent" % shown(agent.command)
+                "daemonset ip-masq-agent), or uninstall this agent" % shown(" ".join(agent.words))
             )
     found_by = "records NETFILTER_CFG of auditd show" if change.backend == IPTABLES_LEGACY else "nft monitor shows"
     return UNKNOWN, "It is not known which program undoes it; %s the process of each change" % found_by

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import typing as t
 
 from .._connection_log import coverage, pod_history
 from .._connection_log.moments import Moment, parse_moment, show_moment
-from .._connection_log.search import Ended, search
+from .._connection_log.search import search
 from .._errors import NodeError
 from .._system import conntrack, pod_names
 from .._system.conntrack import Connection
@@ -65,30 +66,26 @@ def _then(paths: Paths, asked: WhoRequest, at: Moment) -> t.List[str]:
     twice = coverage.came_twice(paths.log_dir, at)
     found = search(paths.log_dir, asked.seen, asked.remote, asked.protocol, at, twice)
     held = pod_history.read(paths.log_dir)
-    lines = [_ended_line(one, held) for one in found.connections]
     not_read, now = "", time.time()
     try:
         still_open = conntrack.find(asked.seen, asked.remote, asked.protocol)
     except NodeError as exc:
         still_open, not_read = [], "; open connections not read: %s" % exc
-    for one in still_open:
-        # One that began later than now began before the clock was set back.
-        if one.began is None or one.began < at.end or one.began > now:
-            name = None if one.began is None else pod_history.name_at(held, one.source.address, one.began)
-            lines.append("%s, open since %s" % (line(one, name), _shown(one.began)))
+    # One that began later than now began before the clock was set back.
+    meant = [one for one in still_open if one.began is None or one.began < at.end or one.began > now]
+    lines = [_logged_line(one, held) for one in [*found.connections, *meant]]
     about = "; ".join(coverage.describe(paths.log_dir, found, at, bool(lines))) + not_read
     if not lines:
         raise NodeError("no logged %s at %s: %s" % (asked, show_moment(at.start), about))
     return [*lines, about]
 
 
-def _ended_line(one: Ended, held: t.Iterable[pod_history.HeldAddress]) -> str:
-    name = None if one.began is None else pod_history.name_at(held, one.connection.source.address, one.began)
-    return "%s, from %s to %s" % (line(one.connection, name), _shown(one.began), show_moment(one.ended))
-
-
-def _shown(moment: t.Optional[float]) -> str:
-    return "an unknown time" if moment is None else show_moment(moment)
+def _logged_line(one: Connection, held: t.Iterable[pod_history.HeldAddress]) -> str:
+    name, began = None, "an unknown time"
+    if one.began is not None:
+        name, began = pod_history.name_at(held, one.source.address, one.began), show_moment(one.began)
+    times = "open since %s" % began if one.ended == math.inf else "from %s to %s" % (began, show_moment(one.ended))
+    return "%s, %s" % (line(one, name), times)
 
 
 def opener(one: Connection, pods: pod_names.Pods, now: float) -> t.Optional[str]:

@@ -11,7 +11,6 @@ import time
 import typing as t
 
 from .._system import files
-from .log_files import read_notes
 from .moments import Moment, as_moment, show_moment
 from .search import MOST_FOUND, Found
 
@@ -32,7 +31,7 @@ _Gap = t.Tuple[t.Optional[float], float]
 def _gaps(folder: str) -> t.Optional[t.Tuple[t.List[_Gap], float]]:
     """Return from when to when nothing was logged, and until when it was; None if that is not known."""
     try:
-        listed, written = read_notes(os.path.join(folder, _NAME), _LARGEST)
+        listed, written = files.read_json(os.path.join(folder, _NAME), _LARGEST)
         return [(None if a is None else as_moment(a), as_moment(b)) for a, b in listed], written
     except (OSError, ValueError, TypeError, RecursionError):
         return None

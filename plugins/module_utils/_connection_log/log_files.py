@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gzip
-import json
 import os
 import re
 import stat
@@ -85,19 +84,6 @@ def _part(path: str, rotated: t.Optional[t.Match[str]]) -> t.Optional[LogFile]:
         return None
     ended = float(rotated.group(1)) if rotated else status.st_mtime
     return LogFile(path, ended, status.st_size, bool(rotated and rotated.group(2)), not rotated)
-
-
-def read_notes(path: str, largest: int) -> t.Tuple[t.Any, float]:
-    """Return what a JSON file beside the log has, and when it was written: seconds since the epoch.
-
-    :param largest: bytes; one that is larger is damaged.
-    :raises OSError, ValueError, RecursionError: there is none, or it is damaged.
-    """
-    with files.open_regular(path, follow=False) as handle:
-        written, content = os.fstat(handle.fileno()).st_mtime, handle.read(largest + 1)
-    if len(content) > largest:
-        raise ValueError
-    return json.loads(content.decode("utf-8")), written
 
 
 def opened(part: LogFile) -> t.BinaryIO:

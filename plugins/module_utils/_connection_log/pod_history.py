@@ -12,7 +12,6 @@ import typing as t
 
 from .._system import files
 from .._system.pod_names import Pods
-from .log_files import read_notes
 from .moments import as_moment
 
 #: The file in the directory of the log. Its modification time is when the addresses were last looked at.
@@ -40,7 +39,7 @@ def read(folder: str) -> t.List[HeldAddress]:
     :param folder: of the log.
     """
     try:
-        listed, seen = read_notes(os.path.join(folder, NAME), _LARGEST)
+        listed, seen = files.read_json(os.path.join(folder, NAME), _LARGEST)
         # Of those that were there then, the file has no end.
         return [
             HeldAddress(

@@ -16,7 +16,7 @@ import zlib
 
 from .._system.conntrack import Connection
 from .._system.endpoints import Endpoint
-from .._system.families import PROTOCOLS
+from .._system.families import PROTOCOL_NAMES
 from .log_files import LogFile, locked, opened, parts
 from .moments import LAST, Moment
 
@@ -32,15 +32,6 @@ _CHUNK, _LONGEST_LINE = 1 << 16, 1 << 14
 _LATE = 60
 
 
-class Ended(t.NamedTuple):
-    """A connection that has ended."""
-
-    connection: Connection
-    #: seconds since the epoch; None: the kernel did not know it
-    began: t.Optional[float]
-    ended: float
-
-
 def search(
     folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: str, at: Moment, twice: bool = False
 ) -> Found:
@@ -54,11 +45,8 @@ def search(
     :raises NodeError: there is no log.
     """
 
-    def is_meant(one: Ended) -> bool:
-        about = one.connection
-        return (
-            (about.protocol, about.seen) == (protocol, seen) and remote in (None, about.remote) and _was_open(one, at)
-        )
+    def is_meant(one: Connection) -> bool:
+        return (one.protocol, one.seen) == (protocol, seen) and remote in (None, one.remote) and _was_open(one, at)
 
     with locked(folder, to_write=False):
         known = parts(folder)
@@ -81,7 +69,7 @@ def search(
     return found
 
 
-def _was_open(one: Ended, at: Moment) -> bool:
+def _was_open(one: Connection, at: Moment) -> bool:
     if one.began is None:
         return one.ended >= at.start
     # It ended before it began: the clock was set back, from a time that is not known to one that is not known.
@@ -93,7 +81,7 @@ def _was_open(one: Ended, at: Moment) -> bool:
 class Found:
     """What the log has about a question."""
 
-    def __init__(self, port: int, is_meant: t.Callable[[Ended], bool]) -> None:
+    def __init__(self, port: int, is_meant: t.Callable[[Connection], bool]) -> None:
         """Prepare a search.
 
         :param port: of all that are meant, as the other side sees it.
@@ -102,7 +90,7 @@ class Found:
         # Few lines have it. To parse all would take ten times as long.
         self._needle = b'"reply.l4.dport": %d,' % port
         self._left = _MOST_BYTES
-        self.connections: t.List[Ended] = []
+        self.connections: t.List[Connection] = []
         #: whether there are no more than ``MOST_FOUND``, and all could be read
         self.is_complete = True
         #: when the first and the last logged connection ended; None: the log is empty
@@ -167,10 +155,7 @@ class Found:
                 self.is_complete = False
 
 
-_PROTOCOLS = {number: name for name, number in PROTOCOLS.items()}
-
-
-def _parse(line: bytes) -> t.Optional[Ended]:
+def _parse(line: bytes) -> t.Optional[Connection]:
     """Parse a line; None if it is damaged."""
     if len(line) > _LONGEST_LINE:
         return None
@@ -180,9 +165,10 @@ def _parse(line: bytes) -> t.Optional[Ended]:
         destination = _endpoint(data, "dest_ip", "orig.l4.dport")
         remote = _endpoint(data, "reply.ip.saddr.str", "reply.l4.sport")
         seen = _endpoint(data, "reply.ip.daddr.str", "reply.l4.dport")
-        protocol = _PROTOCOLS.get(_number(data, "orig.ip.protocol", 255), "")
+        protocol = PROTOCOL_NAMES.get(_number(data, "orig.ip.protocol", 255), "")
         began = _time(data, "flow.start") if "flow.start.sec" in data else None
-        return Ended(Connection(protocol, source, destination, seen, remote), began or None, _time(data, "flow.end"))
+        ended = _time(data, "flow.end")
+        return Connection(protocol, source, destination, seen, remote, began=began or None, ended=ended)
     # Deep nesting is a RecursionError; values of other types are one of the others.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

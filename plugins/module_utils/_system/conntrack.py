@@ -9,6 +9,7 @@ Message layout: linux/netfilter/nfnetlink_conntrack.h.
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 import struct
 import typing as t
@@ -65,6 +66,8 @@ class Connection(t.NamedTuple):
     idle: t.Optional[int] = None
     #: seconds since the epoch; None: the kernel does not know it (nf_conntrack_timestamp)
     began: t.Optional[float] = None
+    #: of one in the log; without end while it is tracked
+    ended: float = math.inf
 
 
 class Statistics(t.NamedTuple):

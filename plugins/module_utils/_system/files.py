@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import stat
 import typing as t
@@ -68,6 +69,19 @@ def read(path: str) -> t.Optional[bytes]:
         with open_regular(path) as handle:
             return handle.read()
     return None
+
+
+def read_json(path: str, largest: int) -> t.Tuple[t.Any, float]:
+    """Return what a file of JSON has, and when it was written: seconds since the epoch. No link is followed.
+
+    :param largest: bytes; one that is larger is damaged.
+    :raises OSError, ValueError, RecursionError: there is none, or it is damaged.
+    """
+    with open_regular(path, follow=False) as handle:
+        written, content = os.fstat(handle.fileno()).st_mtime, handle.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError
+    return json.loads(content.decode("utf-8")), written
 
 
 def lines(path: str, most: int = 1 << 20) -> t.List[str]:

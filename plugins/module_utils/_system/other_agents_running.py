@@ -13,16 +13,6 @@ from . import processes
 _NAMES = ("ip-masq-agent", "ip-masq-agent-v2")
 
 
-class Agent(t.NamedTuple):
-    """A process."""
-
-    #: name of its program
-    program: str
-    #: as it was written: it may hold anything
-    command: str
-
-
-def running(proc: str = "/proc") -> t.Iterator[Agent]:
-    """Yield those in this network namespace, in containers too."""
-    for one in processes.running(_NAMES, proc):
-        yield Agent(one.program, " ".join(one.words))
+def running(proc: str = "/proc") -> t.Iterator[processes.Process]:
+    """Return those in this network namespace, in containers too."""
+    return processes.running(_NAMES, proc)

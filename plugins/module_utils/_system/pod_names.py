@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
 import os
 import re
 import stat
@@ -48,12 +47,6 @@ class Pod(t.NamedTuple):
 Pods = t.Mapping[str, Pod]
 
 
-class _Attachment(t.NamedTuple):
-    name: str
-    addresses: t.Tuple[str, ...]
-    network_namespace: str
-
-
 def read(directories: t.Sequence[str] = DIRECTORIES) -> t.Dict[str, Pod]:
     """Return the pods by address. An address that two pods claim has no entry.
 
@@ -64,11 +57,9 @@ def read(directories: t.Sequence[str] = DIRECTORIES) -> t.Dict[str, Pod]:
     for number, (path, written) in enumerate(_results(directories)):
         if number == MOST_FILES:
             return {}
-        one = _attachment(path)
-        if one is None or not _is_live(one.network_namespace):
-            continue
-        for address in one.addresses:
-            found.setdefault(address, set()).add(one.name)
+        name, addresses = _attachment(path)
+        for address in addresses:
+            found.setdefault(address, set()).add(name)
             since[address] = max(written, since.get(address, 0.0))
     return {address: Pod(min(names), since[address]) for address, names in found.items() if len(names) == 1}
 
@@ -113,34 +104,31 @@ def _boot_time() -> float:
         return next(float(line.split()[1]) for line in lines if line.startswith("btime "))
 
 
-def _attachment(path: str) -> t.Optional[_Attachment]:
-    """Return what a result says; None if it is damaged, or not of a pod of Kubernetes."""
+def _attachment(path: str) -> t.Tuple[str, t.Sequence[str]]:
+    """Return the pod of a result, and its addresses: none if it is damaged, or not of a pod of Kubernetes here."""
     try:
-        with files.open_regular(path, follow=False) as handle:
-            content = handle.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            return None
-        return _parse(json.loads(content.decode("utf-8")))
+        data = files.read_json(path, _LARGEST)[0]
+        name, addresses = _parse(data)
+        return name, addresses if _is_live(str(data.get("netns") or "")) else ()
     # Deep nesting is a RecursionError. A value of another type than libcni writes is one of the others.
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
+        return "", ()
 
 
-def _parse(data: t.Any) -> t.Optional[_Attachment]:
+def _parse(data: t.Any) -> t.Tuple[str, t.Sequence[str]]:
     arguments: t.Dict[str, t.Set[str]] = {}
     for key, value in data["cniArgs"]:
         arguments.setdefault(key, set()).add(value)
     # A plugin that calls others, such as Multus, gives them its own arguments too: twice the same.
     (namespace,), (name,) = arguments["K8S_POD_NAMESPACE"], arguments["K8S_POD_NAME"]
     if data["kind"] != "cniCacheV1" or not _NAMESPACE.fullmatch(namespace) or not _POD.fullmatch(name):
-        return None
+        raise ValueError
     result = data["result"]
     # Since version 0.3.0 of the specification there is a list, before that one address of each IP version.
     texts = [one["address"] for one in result.get("ips") or ()]
     texts += [result[key]["ip"] for key in ("ip4", "ip6") if result.get(key)]
     addresses = [ipaddress.ip_interface(str(text)).ip for text in texts]
-    known = tuple(str(one) for one in addresses if not one.is_loopback)
-    return _Attachment("%s/%s" % (namespace, name), known, str(data.get("netns") or ""))
+    return "%s/%s" % (namespace, name), [str(one) for one in addresses if not one.is_loopback]
 
 
 def _is_live(network_namespace: str) -> bool:

@@ -42,7 +42,7 @@ def reference_agents(proc: str = "/proc") -> t.Iterator[Health]:
         yield Health(
             "other_agent",
             WARNING,
-            "the process '%s' writes rules of its own for the same purpose" % shown(agent.command),
+            "the process '%s' writes rules of its own for the same purpose" % shown(" ".join(agent.words)),
             "remove the DaemonSet (kubectl -n kube-system delete daemonset ip-masq-agent), or uninstall this agent",
         )
 

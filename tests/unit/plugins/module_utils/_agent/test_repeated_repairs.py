@@ -26,6 +26,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.processes import Process
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -136,7 +137,7 @@ def culprit(*actions: Action, **place: str) -> Repeated:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_running_reference_agent_is_named_where_it_can_write(agents: t.List[t.Any], backend: str) -> None:
-    agents.append(repeated_repairs.other_agents_running.Agent("ip-masq-agent-v2", "/ip-masq-agent-v2 a\nb"))
+    agents.append(Process(1, "ip-masq-agent-v2", ["/ip-masq-agent-v2 a\nb"]))
     found = culprit(JUMP, CHAIN, backend=backend)
     if backend == "nftables":
         assert found.program == UNKNOWN
@@ -148,7 +149,7 @@ def test_an_agent_that_is_found_later_is_named(agents: t.List[t.Any]) -> None:
     journal = Journal()
     journal.run(1e9, JUMP)
     journal.run(1e9 + 60, JUMP)
-    agents.append(repeated_repairs.other_agents_running.Agent("ip-masq-agent", "/ip-masq-agent"))
+    agents.append(Process(1, "ip-masq-agent", ["/ip-masq-agent"]))
     assert journal.run(1e9 + 120, JUMP) == ()
     (one,) = journal.known
     assert one.program == "ip-masq-agent"
@@ -181,7 +182,7 @@ def test_of_an_unknown_program_it_is_said_how_to_find_it(backend: str, names: st
 def test_the_owner_of_a_rule_in_the_way_is_named(
     agents: t.List[t.Any], kind: ActionKind, program: str, advice: str
 ) -> None:
-    agents.append(repeated_repairs.other_agents_running.Agent("ip-masq-agent", "/ip-masq-agent"))
+    agents.append(Process(1, "ip-masq-agent", ["/ip-masq-agent"]))
     found = culprit(Action(kind, "-A POSTROUTING -j X", OwnedRule("RULE", program)))
     assert found.program == program and found.advice.startswith(advice)
 
@@ -191,7 +192,7 @@ def test_the_owner_of_a_rule_in_the_way_is_named(
 def test_a_service_that_removes_all_rules_is_named(
     monkeypatch: pytest.MonkeyPatch, agents: t.List[t.Any], backend: str, flusher: rule_flushers.Flusher
 ) -> None:
-    agents.append(repeated_repairs.other_agents_running.Agent("ip-masq-agent", "/ip-masq-agent"))
+    agents.append(Process(1, "ip-masq-agent", ["/ip-masq-agent"]))
     monkeypatch.setattr(rule_flushers, "flushers", lambda run: iter([flusher]))
     found = culprit(CREATED, JUMP, backend=backend)
     removes = backend in (

@@ -73,7 +73,7 @@ def test_connection_is_found_while_it_was_open(tmp_path: Path) -> None:
     write(tmp_path, line(), line(port=401234), line(port=40124), line(**{"reply.ip.daddr.str": "198.51.100.2"}))
     found = search(tmp_path)
     (one,) = found.connections
-    assert one.connection[:5] == (
+    assert one[:5] == (
         "tcp",
         Endpoint("10.244.1.2", 45736),
         Endpoint("203.0.113.10", 443),

@@ -35,8 +35,8 @@ def test_agents_of_this_namespace_are_running(proc: Path) -> None:
     _process(proc, "3", "node", b"python3\0/usr/local/sbin/ip-masq-agent\0")
     (proc / "4").mkdir()
     assert list(other_agents_running.running(str(proc))) == [
-        ("ip-masq-agent-v2", "ip-masq-agent-v2"),
-        ("ip-masq-agent", "/ip-masq-agent --v=2"),
+        (5, "ip-masq-agent-v2", ["ip-masq-agent-v2"]),
+        (12, "ip-masq-agent", ["/ip-masq-agent", "--v=2"]),
     ]
 
 
