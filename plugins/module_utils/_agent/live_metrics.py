@@ -16,7 +16,7 @@ from .._system import conntrack_counts, counter_listing, shared_directory
 from .._system.limited import limited
 
 #: Seconds for the directory of the metrics to answer.
-PATIENCE = 5.0
+_PATIENCE = 5.0
 
 #: What each counted packet belongs to, by the characters of ``backend.Counted.kinds``: the labels of the two metrics.
 _VERDICTS = {"E": "exempt", "M": "masqueraded"}
@@ -35,11 +35,16 @@ def update(run_dir: str, metrics_dir: str, name: str) -> str:
             values = _counters([line.split() for line in listings])
         values.update(_connections())
         values["ip_masq_agent_last_success_timestamp_seconds"] = "%.3f" % time.time()
-        content = _with_values(text, values).encode("utf-8")
-        limited(lambda: shared_directory.write(metrics_dir, name, content), PATIENCE, "write to %s" % metrics_dir)
+        write(metrics_dir, name, _with_values(text, values))
     except (NodeError, OSError, ValueError, IndexError) as exc:
         return "metrics not written: %s" % exc
     return ""
+
+
+def write(metrics_dir: str, name: str, text: str) -> None:
+    """Write the metrics; raise NodeError if they cannot be written in time."""
+    content = text.encode("utf-8")
+    limited(lambda: shared_directory.write(metrics_dir, name, content), _PATIENCE, "write to %s" % metrics_dir)
 
 
 def _with_values(text: str, values: dict[str, str]) -> str:

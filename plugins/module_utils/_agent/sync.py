@@ -23,7 +23,7 @@ from .._errors import NodeError
 from .._policy.policy import Config
 from .._policy.snat_and_rules import addresses
 from .._policy.values import AUTO_PORTS
-from .._system import shared_directory, xtables_lock
+from .._system import xtables_lock
 from .._system.backend_names import IPTABLES_LEGACY
 from .._system.families import FAMILIES
 from .._system.iptables_tool import legacy_tables, load_legacy
@@ -52,6 +52,9 @@ _SNAPSHOT_PATIENCE = 15.0
 
 #: Prints what to_ports: auto depends on.
 _LOCAL_PORTS = ("cat", RANGE, RESERVED)
+
+#: By family.
+_Counted = t.Mapping[str, t.Sequence[Counted]]
 
 
 class SyncResult(t.NamedTuple):
@@ -129,6 +132,11 @@ class _Resync:
         #: what could not be recorded
         self._failed: t.Tuple[str, ...] = ()
 
+    @property
+    def _result(self) -> t.Optional[Result]:
+        """What was done with the rules, unless they could not be looked at."""
+        return self._done.result if self._done else None
+
     @contextlib.contextmanager
     def _step(self, consequence: str = "") -> t.Iterator[None]:
         """Do one of the steps.
@@ -144,17 +152,17 @@ class _Resync:
         """See ``sync``."""
         before, run_dir = self._before, self._paths.run_dir
         self._repair()
-        policy, result = self._policy, self._done.result if self._done else None
+        policy, result = self._policy, self._result
         # What an edit of the policy changes is no repair.
         known = before.repairs if policy.problem or policy.values == before.values else ()
         repaired = repeated_repairs.remember(known, result, time.time(), self._node.run) if result else None
-        after = self._update(result, repaired)
+        after = self._update(repaired)
         if policy.config is not None and set_timer is not None:
             with self._step("the timer keeps its previous interval: "):
                 set_timer(policy.config.resync_interval)
         last_success = self._mark_sync(result is not None and not result.errors)
         self._remember(before, after)
-        metrics = self._write_metrics(result, after, last_success) if self._paths.metrics_file else None
+        metrics = self._write_metrics(after, last_success) if self._paths.metrics_file else None
         with self._step("each resync starts the agent: "):
             limited(lambda: snapshot.discard(self._paths), PATIENCE, "write to %s" % run_dir)
             if self._done is not None and not self._errors:
@@ -254,9 +262,9 @@ class _Resync:
             "write to %s" % paths.run_dir,
         )
 
-    def _update(self, result: t.Optional[Result], repaired: t.Optional[repeated_repairs.Update]) -> Memory:
+    def _update(self, repaired: t.Optional[repeated_repairs.Update]) -> Memory:
         """Return what is remembered after the run."""
-        before, policy, errors, now = self._before, self._policy, self._errors, time.time()
+        before, policy, result, errors, now = self._before, self._policy, self._result, self._errors, time.time()
         held = held_locks.after_resync(self._paths, before.held, errors)
         after = before._replace(failing=bool(errors), held=held, backend=result.backend if result else before.backend)
         if repaired is not None:
@@ -285,29 +293,22 @@ class _Resync:
             after = after._replace(last_error=Event(now, errors), config_errors=broken)
         return after
 
-    def _write_metrics(
-        self, result: t.Optional[Result], after: Memory, last_success: t.Optional[float]
-    ) -> t.Optional[snapshot.Metrics]:
+    def _write_metrics(self, after: Memory, last_success: t.Optional[float]) -> t.Optional[snapshot.Metrics]:
         """Write the metrics, and return what a resync without work needs for the next ones; None if that failed."""
-        folder, config, share = self._paths.metrics_dir, self._policy.config, None
+        config, result, share = self._policy.config, self._result, None
         with self._step("source ports not counted: "):
-            share = self._port_share(result)
+            share = self._port_share()
         with self._step("metrics not written: "):
             counted = result.counted() if result is not None else {}
-            text = self._metrics_text(result, after, last_success, share, counted)
-            content = text.encode("utf-8")
-            limited(
-                lambda: shared_directory.write(folder, METRICS_NAME, content),
-                live_metrics.PATIENCE,
-                "write to %s" % folder,
-            )
+            text = self._metrics_text(after, last_success, share, counted)
+            live_metrics.write(self._paths.metrics_dir, METRICS_NAME, text)
             action = config.leaks if config else IGNORE
             listings = [(family, action, one) for family, found in counted.items() for one in found]
             return snapshot.Metrics(text, tuple(listings))
         return None
 
-    def _port_share(self, result: t.Optional[Result]) -> t.Optional[float]:
-        config = self._policy.config
+    def _port_share(self) -> t.Optional[float]:
+        config, result = self._policy.config, self._result
         if config is None or not config.port_metrics or result is None:
             return None
         # Imported here: to load them takes 3 of 70 ms, and most nodes do not need them.
@@ -317,18 +318,13 @@ class _Resync:
         return highest_share(self._paths, config.port_metrics, active_rules(result, written=True))
 
     def _metrics_text(
-        self,
-        result: t.Optional[Result],
-        after: Memory,
-        last_success: t.Optional[float],
-        port_share: t.Optional[float],
-        counted: t.Mapping[str, t.Sequence[Counted]],
+        self, after: Memory, last_success: t.Optional[float], share: t.Optional[float], counted: _Counted
     ) -> str:
         # Imported here: to load them takes 2 of 70 ms, and not every agent writes metrics.
         from .._system import conntrack
         from . import metrics
 
-        config = self._policy.config
+        config, result = self._policy.config, self._result
         undone: t.Dict[str, int] = {}
         for repair in repeated_repairs.undone(after.repairs, time.time()):
             undone[repair.program] = undone.get(repair.program, 0) + repair.times - 1
@@ -354,7 +350,7 @@ class _Resync:
             connections=conntrack.statistics(),
             missing_addresses=len(result.missing) if result is not None else 0,
             leaks=config.leaks if config and config.leaks != IGNORE else "",
-            port_share=port_share,
+            port_share=share,
         )
         return metrics.metrics_text(sample)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import typing as t
 
@@ -41,9 +42,8 @@ class Routes:
         """
         self._family, self._size = family.number, family.size
         self._kernel = Netlink(netlink.ROUTE)
-        self._kinds: t.Dict[int, FoundRoute] = {}
-        self._interfaces: t.Dict[t.Tuple[int, int], t.Optional[str]] = {}
-        self._names: t.Dict[int, t.Optional[str]] = {}
+        once = functools.lru_cache(maxsize=None)
+        self._to, self.interface, self._name_once = once(self.ask), once(self._interface), once(self._name)
 
     def __enter__(self) -> Routes:
         return self
@@ -59,26 +59,16 @@ class Routes:
         """Return the address of the node that its packets to another one have, unless they ask for another one."""
         return self._to(address).preferred
 
-    def interface(self, source: int, destination: int) -> t.Optional[str]:
+    def _interface(self, source: int, destination: int) -> t.Optional[str]:
         """Return the interface by which packets of another host or a pod leave; None if the kernel has no route.
 
         Routing rules that ask for more than addresses and the incoming interface are not followed.
         """
-        pair = (source, destination)
-        if pair not in self._interfaces:
-            self._interfaces[pair] = self._interface(source, destination)
-        return self._interfaces[pair]
-
-    def _interface(self, source: int, destination: int) -> t.Optional[str]:
         incoming = self._to(source).link
         if incoming is None:
             return None
         link = self.ask(destination, netlink.word(_IN, incoming), source).link
-        if link is None:
-            return None
-        if link not in self._names:
-            self._names[link] = self._name(link)
-        return self._names[link]
+        return None if link is None else self._name_once(link)
 
     def _name(self, link: int) -> t.Optional[str]:
         """Return the name of a link; None if it is gone. PyPy has no socket.if_indextoname."""
@@ -87,11 +77,6 @@ class Routes:
         except KernelError:
             return None
         return netlink.name(netlink.attributes(answer.body[_IFINFO.size :])[_IFLA_IFNAME])
-
-    def _to(self, address: int) -> FoundRoute:
-        if address not in self._kinds:
-            self._kinds[address] = self.ask(address)
-        return self._kinds[address]
 
     def ask(self, destination: int, attributes: bytes = b"", source: t.Optional[int] = None) -> FoundRoute:
         """Ask the kernel for a route.
