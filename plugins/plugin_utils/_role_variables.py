@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ..module_utils._agent.paths import choose_paths
+from ..module_utils._agent.paths import CHOSEN, choose_paths
 from ..module_utils._engine.policy_rules import from_config
 from ..module_utils._engine.ruleset import exempt_spans
 from ..module_utils._errors import ConfigError
@@ -161,9 +161,7 @@ def check_values(values: t.Mapping[str, t.Any]) -> Checked:
     if options["state"] == "absent":
         return Checked()
     try:
-        choose_paths(
-            **{name: options[name] for name in ("config_dir", "bin_dir", "metrics_dir", "python") if name in options}
-        )
+        choose_paths(**{name: options[name] for name in CHOSEN if name in options})
         check_log_size(options.get("connection_log", 0))
     except ConfigError as exc:
         return Checked((PREFIX + str(exc),))

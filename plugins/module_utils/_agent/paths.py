@@ -42,6 +42,7 @@ class _Places(t.NamedTuple):
     bin_dir: str = "/usr/local/sbin"
     #: empty if no metrics are wanted
     metrics_dir: str = ""
+    #: unlike the Python of a virtual environment, this one is not removed while the node is in use
     python: str = "/usr/bin/python3"
     #: the directory below which the fixed paths are; empty on a node. The chosen paths are not below it.
     root: str = ""

@@ -27,7 +27,7 @@ from .._version import VERSION
 from . import held_locks, ports, repeated_repairs, snapshot, states, unit_control
 from .effective_policy import EffectivePolicy, require_policy
 from .paths import Paths
-from .state_files import Verification, applied_data, read_memory, read_verification
+from .state_files import applied_data, read_memory, read_verification
 from .sync import dry_run
 from .units import TIMER
 
@@ -62,7 +62,9 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         + find_other_chains(config, listed),
         "missing_addresses": list(result.missing),
         "not_checked": list(result.not_checked),
-        "repairs_undone": [_undone_data(one) for one in repeated_repairs.undone(remembered.repairs, time.time())],
+        "repairs_undone": [
+            _without(one, "checksum", "logged") for one in repeated_repairs.undone(remembered.repairs, time.time())
+        ],
         "config": _policy_data(paths, policy, config),
         "port_ranges": list(map(str, or_any_ports(config)[0].to_ports)),
         "policy_hash": config.digest,
@@ -72,7 +74,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "families": result.found_data(),
         "units": _unit_data(node),
         "last_sync": snapshot.last_sync(paths),
-        "last_verification": _verification_data(verification) if verification else None,
+        "last_verification": _without(verification, "fingerprint") if verification else None,
         "last_applied": applied_data(paths),
         "last_change": remembered.last_change._asdict() if remembered.last_change else None,
         "last_error": remembered.last_error._asdict() if remembered.last_error else None,
@@ -86,20 +88,18 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
     return {"state": states.state(found), "verdict": states.sentence(report, found), **report}
 
 
-def _undone_data(repair: repeated_repairs.Repeated) -> t.Dict[str, t.Any]:
-    fields = ("family", "backend", "what", "first", "last", "times", "program", "advice")
-    return {name: getattr(repair, name) for name in fields}
+def _without(record: t.Any, *names: str) -> t.Dict[str, t.Any]:
+    """Return the fields of a record that are told."""
+    return {name: value for name, value in record._asdict().items() if name not in names}
 
 
 def _policy_data(paths: Paths, policy: EffectivePolicy, config: Config) -> t.Dict[str, t.Any]:
-    values = config._asdict()
-    del values["notes"]
-    interval = values.pop("resync_interval")
+    values = _without(config, "notes", "resync_interval")
     return {
         "sources": list(policy.sources) or [_without_files(paths)],
         "problem": policy.problem,
         **{name: list(map(as_written, value)) if isinstance(value, tuple) else value for name, value in values.items()},
-        "resync_interval_seconds": interval / 1e9,
+        "resync_interval_seconds": config.resync_interval / 1e9,
     }
 
 
@@ -277,10 +277,6 @@ def _plural(count: int) -> str:
 
 def _local_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
-
-
-def _verification_data(last: Verification) -> t.Dict[str, t.Any]:
-    return {name: value for name, value in last._asdict().items() if name != "fingerprint"}
 
 
 def _verification_text(report: t.Dict[str, t.Any]) -> str:

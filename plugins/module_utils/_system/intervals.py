@@ -47,14 +47,7 @@ def intersection(one: Spans, other: Spans) -> Spans:
 
 def complement(spans: Spans, highest: int) -> Spans:
     """Return all numbers from 0 to ``highest`` that are not in it."""
-    found, start = [], 0
-    for first, last in spans:
-        if start < first:
-            found.append((start, first - 1))
-        start = last + 1
-    if start <= highest:
-        found.append((start, highest))
-    return tuple(found)
+    return difference(((0, highest),), spans)
 
 
 def contains(spans: Spans, number: int) -> bool:

@@ -28,7 +28,7 @@ ATTRIBUTES: t.Mapping[str, t.Tuple[str, ...]] = {
         "match": "name rev info",
         "meta": "dreg key sreg",
         "nat": "type family reg_addr_min reg_addr_max reg_proto_min reg_proto_max flags",
-        "ng": "dreg modulus type offset",
+        "numgen": "dreg modulus type offset",
         "objref": "imm_type imm_name set_sreg set_name set_id",
         "osf": "dreg ttl flags",
         "payload": "dreg base offset len sreg csum_type csum_offset csum_flags",
@@ -50,8 +50,6 @@ CT_KEYS = (
     "bytes avgpkt zone eventmask src_ip dst_ip src_ip6 dst_ip6 id"
 ).split()
 
-#: expressions whose attributes have another name in the header
-_OTHERWISE = {"numgen": "ng"}
 
 #: NFTA_LIST_ELEM, NFTA_EXPR_NAME, NFTA_EXPR_DATA
 _ELEMENT, _NAME, _DATA = 1, 1, 2
@@ -61,7 +59,7 @@ Named = t.Dict[str, bytes]
 
 def named(name: str, data: t.Mapping[int, bytes]) -> Named:
     """Return the attributes of an expression by their names; those without a name are left out."""
-    names = ATTRIBUTES.get(_OTHERWISE.get(name, name), ())
+    names = ATTRIBUTES.get(name, ())
     return {names[kind - 1]: value for kind, value in data.items() if 0 < kind <= len(names)}
 
 
@@ -79,7 +77,7 @@ def of_rule(expressions: bytes) -> t.Iterator[t.Tuple[str, Named]]:
 
 def number(name: str, attribute: str) -> int:
     """Return the number of an attribute of an expression."""
-    return ATTRIBUTES[_OTHERWISE.get(name, name)].index(attribute) + 1
+    return ATTRIBUTES[name].index(attribute) + 1
 
 
 _WRITERS: t.Mapping[type, t.Callable[[int, t.Any], bytes]] = {

@@ -10,13 +10,12 @@ import sys
 import typing as t
 
 from .._agent import install
-from .._agent.paths import Paths, choose_paths
+from .._agent.paths import CHOSEN, Paths, choose_paths
 from .._errors import ConfigError, NodeError
 from .._system import shared_directory
 from .._system.process import run
 
-#: Unlike the Python of a virtual environment, it is not removed while the node is in use.
-SYSTEM_PYTHON = "/usr/bin/python3"
+SYSTEM_PYTHON = Paths().python
 
 
 def named_paths(params: t.Mapping[str, t.Any]) -> Paths:
@@ -24,12 +23,8 @@ def named_paths(params: t.Mapping[str, t.Any]) -> Paths:
 
     :raises ConfigError: one of them is not a valid path.
     """
-    return choose_paths(
-        config_dir=params["config_dir"],
-        bin_dir=params["bin_dir"],
-        metrics_dir=params["metrics_dir"] or "",
-        python=params["python"] or SYSTEM_PYTHON,
-    )
+    given = {**params, "metrics_dir": params["metrics_dir"] or "", "python": params["python"] or SYSTEM_PYTHON}
+    return choose_paths(**{name: given[name] for name in CHOSEN})
 
 
 def find_paths(params: t.Mapping[str, t.Any]) -> Paths:
