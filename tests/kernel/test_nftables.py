@@ -296,7 +296,7 @@ def test_a_node_that_uses_iptables_starts_nft_for_nothing(ns: Namespace, program
 def test_the_kernel_says_which_extensions_and_tables_it_has(ns: Namespace) -> None:
     asked = (
         "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.nfnetlink import *\n"
-        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV6\n"
+        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6\n"
         "print([has_extension(IPV4, TARGET, 'MASQUERADE', 0), has_extension(IPV6, MATCH, 'addrtype', 1),"
         " has_extension(IPV4, TARGET, 'NOSUCH', 0), has_extension(IPV4, MATCH, 'addrtype', 99),"
         " has_nft_table(IPV4, 'mine'), has_nft_table(IPV6, 'mine')])\n"

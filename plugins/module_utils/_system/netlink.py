@@ -48,6 +48,9 @@ _SO_RCVBUFFORCE = 33
 #: Dumps that other programs interrupt with changes are started again, so many times at most.
 ATTEMPTS = 5
 
+#: The kernel did not look. Every other error means that the object, or all of its kind, does not exist.
+NO_ANSWER = (errno.EPERM, errno.EACCES, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
+
 Attributes = t.Dict[int, bytes]
 
 

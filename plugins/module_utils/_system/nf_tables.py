@@ -18,23 +18,23 @@ import struct
 import typing as t
 
 from .._errors import NodeError
-from . import netlink, nfnetlink, nft_expressions
+from . import netlink, nft_expressions
 from .netlink import Message, Netlink
 
 #: nfgen_family of each family that nft names
 FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 
-_SUBSYSTEM = 10 << 8
-_BATCH_BEGIN, _BATCH_END = 16, 17
+SUBSYSTEM = 10 << 8
+_BATCH_BEGIN, _BATCH_END, _GET_GENERATION = 16, 17, 16
 DELETE_TABLE, DELETE_CHAIN, DELETE_RULE, DELETE_SET, DELETE_ELEMENT = 2, 5, 8, 11, 14
 NEW_TABLE, NEW_CHAIN, NEW_RULE, NEW_SET, NEW_ELEMENT, _NEW_OBJECT, _NEW_FLOWTABLE = 0, 3, 6, 9, 12, 18, 22
-_GET_TABLE, _GET_CHAIN, _GET_RULE, _GET_SET, _GET_ELEMENT, _GET_OBJECT, _GET_FLOWTABLE = 1, 4, 7, 10, 13, 19, 23
+GET_TABLE, GET_CHAIN, GET_RULE, _GET_SET, _GET_ELEMENT, _GET_OBJECT, _GET_FLOWTABLE = 1, 4, 7, 10, 13, 19, 23
 
 #: In every kind of object the first attribute names the table, and for all that lies in a table the next the object.
 TABLE = 1
 TABLE_FLAGS, _TABLE_USE = 2, 3
 CHAIN_NAME, CHAIN_HOOK, _CHAIN_POLICY, CHAIN_USE, CHAIN_TYPE = 3, 4, 5, 6, 7
-RULE_CHAIN, RULE_EXPRESSIONS, RULE_COMPAT = 2, 4, 5
+RULE_CHAIN, RULE_HANDLE, RULE_EXPRESSIONS, RULE_COMPAT = 2, 3, 4, 5
 RULE_COMMENTS = 7
 SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_KEY_LENGTH, SET_ID, SET_COMMENTS = 2, 3, 4, 5, 10, 13
 ELEMENTS_SET, ELEMENTS, _ELEMENTS_SET_ID = 2, 3, 4
@@ -141,14 +141,20 @@ def _attempts(read: t.Callable[[_Reader], T], number: int) -> t.Iterator[t.Tuple
     """
     with Netlink(netlink.NETFILTER) as kernel:
         for attempt in range(1, number + 1):
-            before = nfnetlink.generation_of(kernel)
+            before = generation_of(kernel)
             try:
                 found = read(_Reader(kernel))
             except netlink.KernelError as exc:
                 if exc.code != errno.ENOENT:
                     raise
                 continue
-            yield attempt, found, before if nfnetlink.generation_of(kernel) == before else None
+            yield attempt, found, before if generation_of(kernel) == before else None
+
+
+def generation_of(kernel: Netlink) -> int:
+    """Return a number that each committed transaction raises by one; without an answer, raise NodeError."""
+    answer = kernel.ask(SUBSYSTEM | _GET_GENERATION, netlink.family_head(2), "the generation of nf_tables")
+    return netlink.number(netlink.attributes(answer.body[4:])[1])
 
 
 def read_rules(family: int, name: str) -> t.Tuple[bytes, ...]:
@@ -172,7 +178,7 @@ class _Reader:
     ) -> t.List[t.Tuple[int, bytes]]:
         ask = (lambda *words: [self._kernel.ask(*words)]) if one else self._kernel.dump
         found = []
-        for message in ask(_SUBSYSTEM | kind, netlink.family_head(family) + request, "nf_tables %s" % field):
+        for message in ask(SUBSYSTEM | kind, netlink.family_head(family) + request, "nf_tables %s" % field):
             body = message.body[4:]
             length = struct.unpack_from("=H", body)[0]
             # The name of the table comes first in every message.
@@ -211,7 +217,7 @@ class _Reader:
 
     def all(self, wanted: t.Optional[Wanted] = None) -> t.Tuple[NftTable, ...]:
         """Return all tables, or what of them is wanted."""
-        self._collect(_GET_TABLE, "table")
+        self._collect(GET_TABLE, "table")
         if wanted is not None:
             named = [(family, netlink.name(name)) for family, name in self._parts]
             self._parts.clear()
@@ -220,49 +226,49 @@ class _Reader:
             ]
             read = [self._part(*one) if one[-1] else self.one(*one) for one in asked]
             return tuple(one for one in read if one is not None)
-        chains = self._collect(_GET_CHAIN, "chains")
+        chains = self._collect(GET_CHAIN, "chains")
         self._collect_sets()
         self._collect_objects()
         for family, request in _rule_requests(chains):
-            self._collect(_GET_RULE, "rules", request, family)
+            self._collect(GET_RULE, "rules", request, family)
         return self._tables()
 
     def rules(self, family: int, name: str) -> t.Tuple[bytes, ...]:
         """Return the rules of one table."""
-        self._collect(_GET_RULE, "rules", netlink.text(TABLE, name), family)
+        self._collect(GET_RULE, "rules", netlink.text(TABLE, name), family)
         return tuple(self._parts.get((family, name.encode() + b"\0"), {}).get("rules", ()))
 
     def _part(self, family: int, name: str, chains: t.Sequence[str]) -> NftTable:
         """Return some chains of a table with their rules, and nothing that these refer to."""
         named = netlink.text(TABLE, name)
-        self._collect(_GET_TABLE, "table", named, family, one=True)
+        self._collect(GET_TABLE, "table", named, family, one=True)
         for chain in chains:
             with contextlib.suppress(netlink.KernelError):
-                self._collect(_GET_CHAIN, "chains", named + netlink.text(CHAIN_NAME, chain), family, one=True)
-                self._collect(_GET_RULE, "rules", named + netlink.text(RULE_CHAIN, chain), family)
+                self._collect(GET_CHAIN, "chains", named + netlink.text(CHAIN_NAME, chain), family, one=True)
+                self._collect(GET_RULE, "rules", named + netlink.text(RULE_CHAIN, chain), family)
         return self._made(family, name)
 
     def one(self, family: int, name: str, chains: t.Sequence[str]) -> t.Optional[NftTable]:
         """Return one table; None if it is not there."""
         named = netlink.text(TABLE, name)
         try:
-            ((_family, table),) = self._collect(_GET_TABLE, "table", named, family, one=True)
+            ((_family, table),) = self._collect(GET_TABLE, "table", named, family, one=True)
         except netlink.KernelError as exc:
-            if exc.code in nfnetlink.NO_ANSWER:
+            if exc.code in netlink.NO_ANSWER:
                 raise
             return None
         self._collect_sets(named, family)
         self.rules(family, name)
         for chain in chains:
             with contextlib.suppress(netlink.KernelError):
-                self._collect(_GET_CHAIN, "chains", named + netlink.text(CHAIN_NAME, chain), family, one=True)
+                self._collect(GET_CHAIN, "chains", named + netlink.text(CHAIN_NAME, chain), family, one=True)
         parts = self._parts[(family, name.encode() + b"\0")]
         # The kernel counts what is in a table: chains, sets, objects.
         if netlink.number(netlink.attributes(table).get(_TABLE_USE)) != sum(
             len(parts.get(field, ())) for field in ("chains", "sets")
         ):
             parts.pop("chains", None)
-            self._collect(_GET_CHAIN, "chains", family=family)
+            self._collect(GET_CHAIN, "chains", family=family)
             self._collect_objects(family)
         return self._made(family, name)
 
@@ -282,7 +288,7 @@ def _numbered(kernel: Netlink, family: int, known: t.Mapping[int, bytes], wanted
     keys = (netlink.nest(1, netlink.nest(1, netlink.attribute(1, struct.pack("=I", key)))) for key in range(size))
     request = netlink.family_head(family) + wanted + netlink.nest(ELEMENTS, *keys)
     try:
-        found = kernel.ask_all(_SUBSYSTEM | _GET_ELEMENT, request, size, "elements of a map")
+        found = kernel.ask_all(SUBSYSTEM | _GET_ELEMENT, request, size, "elements of a map")
         return [message.body[4:] for message in found]
     except netlink.KernelError as exc:
         if exc.code not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
@@ -330,7 +336,7 @@ def transactions(table: NftTable) -> t.Iterator[t.List[Message]]:
     flags = DORMANT if is_dormant(table) else 0
 
     def add(kind: int, *bodies: bytes) -> t.List[Message]:
-        return [Message(_SUBSYSTEM | kind, family + body) for body in bodies]
+        return [Message(SUBSYSTEM | kind, family + body) for body in bodies]
 
     bodies = {netlink.attributes(body)[SET_NAME]: body for body in table.sets}
     places = {name: place for place, name in enumerate(bodies, 1)}
@@ -426,13 +432,18 @@ class NftBaseChain(t.NamedTuple):
 
 def base_chains(table: NftTable) -> t.Iterator[NftBaseChain]:
     """Return all base chains."""
-    for known in map(netlink.attributes, table.chains):
-        if CHAIN_HOOK in known:
-            hook = netlink.attributes(known[CHAIN_HOOK])
-            priority: int = struct.unpack("!i", hook[2])[0]
-            name, kind = (netlink.name(known[place]) for place in (CHAIN_NAME, CHAIN_TYPE))
-            drops = netlink.number(known.get(_CHAIN_POLICY, b"\1")) == 0
-            yield NftBaseChain(name, netlink.number(hook[1]), priority, kind, drops)
+    return filter(None, (base_chain(netlink.attributes(body)) for body in table.chains))
+
+
+def base_chain(known: netlink.Attributes) -> t.Optional[NftBaseChain]:
+    """Return a chain if it is a base chain."""
+    if CHAIN_HOOK not in known:
+        return None
+    hook = netlink.attributes(known[CHAIN_HOOK])
+    priority: int = struct.unpack("!i", hook[2])[0]
+    name, kind = (netlink.name(known[place]) for place in (CHAIN_NAME, CHAIN_TYPE))
+    drops = netlink.number(known.get(_CHAIN_POLICY, b"\1")) == 0
+    return NftBaseChain(name, netlink.number(hook[1]), priority, kind, drops)
 
 
 def filled_sets(table: NftTable) -> t.Set[str]:
@@ -456,15 +467,12 @@ def lasting(table: NftTable) -> t.Iterator[bytes]:
     """Return the content of a table without what packets change: counters, and the elements of sets that rules fill."""
     yield b"%d" % table.family
     yield netlink.only(table.table, _TABLE_KEEPS | {TABLE_FLAGS})
-    for body in table.chains:
-        yield netlink.only(body, _CHAIN_KEEPS - {_CHAIN_COUNTERS})
+    kept = _CHAIN_KEEPS - {_CHAIN_COUNTERS}
+    for parts, keeps in ((table.chains, kept), (table.flowtables, _FLOWTABLE_KEEPS), (table.sets, _SET_KEEPS)):
+        yield from (netlink.only(body, keeps) for body in parts)
     for body in table.objects:
         counts = netlink.attributes(body)[OBJECT_TYPE] == _COUNTER_OBJECT
         yield netlink.only(body, _OBJECT_KEEPS - {_OBJECT_DATA} if counts else _OBJECT_KEEPS)
-    for body in table.flowtables:
-        yield netlink.only(body, _FLOWTABLE_KEEPS)
-    for body in table.sets:
-        yield netlink.only(body, _SET_KEEPS)
     filled = filled_sets(table)
     for name, bodies in _elements(table).items():
         if netlink.name(name) not in filled:
@@ -496,7 +504,7 @@ def switch(table: NftTable, on: bool) -> None:
 def change(kind: int, family: int, table: str, *attributes: bytes) -> Message:
     """Return one change of a transaction, about a table or what is in it."""
     body = netlink.family_head(family) + netlink.text(TABLE, table) + b"".join(attributes)
-    return Message(_SUBSYSTEM | kind, body)
+    return Message(SUBSYSTEM | kind, body)
 
 
 def new_chain(family: int, table: str, name: str, kind: str, hook: int, priority: int) -> Message:

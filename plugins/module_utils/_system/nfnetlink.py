@@ -10,36 +10,23 @@ raise NodeError if the kernel does not answer, unless None says so.
 
 from __future__ import annotations
 
-import errno
 import struct
 import typing as t
 
 from .._errors import NodeError
-from . import netlink
-from .families import IPV4, Family
+from . import netlink, nf_tables
+from .families import Family
 from .netlink import NETFILTER, Attributes, KernelError, Message, Netlink, attributes, network_word, text
 
-#: subsystem << 8 | message: NFT_MSG_GETTABLE, GETCHAIN, GETRULE, GETGEN, NFNL_MSG_COMPAT_GET
-_GET_TABLE = 10 << 8 | 1
-_GET_CHAIN = 10 << 8 | 4
-_GET_RULE = 10 << 8 | 7
-_GET_GENERATION = 10 << 8 | 16
+#: subsystem << 8 | message: NFNL_MSG_COMPAT_GET, and those of nf_tables
 _GET_EXTENSION = 11 << 8 | 0
-
-#: NFTA_TABLE_NAME, NFTA_TABLE_FLAGS and NFT_TABLE_F_DORMANT
-_TABLE_NAME, _TABLE_FLAGS, _DORMANT = 1, 2, 1
-#: NFTA_CHAIN_*
-_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_USE, _CHAIN_TYPE = 1, 3, 4, 5, 6, 7
+_GET_TABLE = nf_tables.SUBSYSTEM | nf_tables.GET_TABLE
+_GET_CHAIN = nf_tables.SUBSYSTEM | nf_tables.GET_CHAIN
+_GET_RULE = nf_tables.SUBSYSTEM | nf_tables.GET_RULE
 #: how the attribute begins that base chains alone have
-_TYPE_HEAD = struct.pack("=H", _CHAIN_TYPE)
-#: NF_DROP
-_DROP = 0
-#: NFTA_HOOK_HOOKNUM and NF_INET_POST_ROUTING
-_HOOK_NUMBER, _POSTROUTING = 1, 4
+_TYPE_HEAD = struct.pack("=H", nf_tables.CHAIN_TYPE)
 #: NFPROTO_INET
 _INET = 1
-#: NFTA_RULE_*
-_RULE_TABLE, _RULE_CHAIN, _RULE_HANDLE, _RULE_EXPRESSIONS = 1, 2, 3, 4
 MATCH = 0
 TARGET = 1
 
@@ -47,9 +34,6 @@ TARGET = 1
 _TIMEOUT = 5.0
 #: How often a dump that was interrupted is started again.
 _DUMPS = 20
-
-#: The kernel did not look. Every other error means that the object, or all of its kind, does not exist.
-NO_ANSWER = (errno.EPERM, errno.EACCES, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 
 class NftRule(t.NamedTuple):
@@ -61,7 +45,7 @@ class NftRule(t.NamedTuple):
 
 def has_nft_table(family: Family, name: str) -> t.Optional[bool]:
     """Return whether our network namespace has a table of this family and name; None if the kernel does not say."""
-    return _is_there(_GET_TABLE, family, text(_TABLE_NAME, name))
+    return _is_there(_GET_TABLE, family, text(nf_tables.TABLE, name))
 
 
 def has_extension(family: Family, kind: int, name: str, revision: int) -> t.Optional[bool]:
@@ -78,8 +62,8 @@ def has_extension(family: Family, kind: int, name: str, revision: int) -> t.Opti
 
 def is_dormant(family: Family, table: str) -> bool:
     """Return whether a table is there and its flag ``dormant`` keeps the kernel from asking any of its chains."""
-    found = _get(_GET_TABLE, family, text(_TABLE_NAME, table))
-    return found is not None and bool(netlink.number(found.get(_TABLE_FLAGS, b"\0")) & _DORMANT)
+    found = _get(_GET_TABLE, family, text(nf_tables.TABLE, table))
+    return found is not None and bool(netlink.number(found.get(nf_tables.TABLE_FLAGS)) & nf_tables.DORMANT)
 
 
 def has_chain(family: Family, table: str, name: str) -> bool:
@@ -107,11 +91,11 @@ def references(family: Family, table: str, name: str) -> int:
     if found is None:
         return 0
     # The kernel counts the rules in the chain as well.
-    return max(netlink.number(found.get(_CHAIN_USE, b"\0")) - len(rules(family.number, table, name)), 0)
+    return max(netlink.number(found.get(nf_tables.CHAIN_USE, b"\0")) - len(rules(family.number, table, name)), 0)
 
 
 def _chain(family: Family, table: str, name: str) -> t.Optional[Attributes]:
-    return _get(_GET_CHAIN, family, text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name))
+    return _get(_GET_CHAIN, family, text(nf_tables.TABLE, table) + text(nf_tables.CHAIN_NAME, name))
 
 
 def chains(family: Family, base_only: bool = False) -> t.List[NftChain]:
@@ -125,12 +109,10 @@ def chains(family: Family, base_only: bool = False) -> t.List[NftChain]:
             if base_only and _TYPE_HEAD not in message.body:
                 continue
             chain = attributes(message.body[4:])
-            hook = attributes(chain.get(_CHAIN_HOOK, b""))
-            is_nat = string(chain.get(_CHAIN_TYPE, b"")) == "nat"
-            hides = is_nat and netlink.number(hook.get(_HOOK_NUMBER, b"")) == _POSTROUTING
-            drops = _CHAIN_POLICY in chain and netlink.number(chain[_CHAIN_POLICY]) == _DROP
-            names = string(chain[_CHAIN_TABLE]), string(chain[_CHAIN_NAME])
-            found.append(NftChain(nft_family, *names, _CHAIN_HOOK in chain, hides, drops))
+            base = nf_tables.base_chain(chain)
+            hides = base is not None and (base.kind, base.hook) == ("nat", nf_tables.POSTROUTING)
+            names = string(chain[nf_tables.TABLE]), string(chain[nf_tables.CHAIN_NAME])
+            found.append(NftChain(nft_family, *names, base is not None, hides, base is not None and base.drops))
     return found
 
 
@@ -141,15 +123,9 @@ def generation() -> t.Optional[int]:
     """
     try:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:
-            return generation_of(kernel)
+            return nf_tables.generation_of(kernel)
     except NodeError:
         return None
-
-
-def generation_of(kernel: Netlink) -> int:
-    """Return the same over a socket that is open; without an answer, raise NodeError."""
-    answer = kernel.ask(_GET_GENERATION, netlink.family_head(IPV4.number), "the generation of nf_tables")
-    return netlink.number(attributes(answer.body[4:])[1])
 
 
 def rules(family: int, table: str, name: str) -> t.List[NftRule]:
@@ -158,12 +134,12 @@ def rules(family: int, table: str, name: str) -> t.List[NftRule]:
     :param family: its number (nfgen_family).
     :raises NodeError: the kernel does not answer, or others wrote each time while it was reading.
     """
-    body = netlink.family_head(family) + text(_RULE_TABLE, table) + text(_RULE_CHAIN, name)
+    body = netlink.family_head(family) + text(nf_tables.TABLE, table) + text(nf_tables.RULE_CHAIN, name)
     read = (attributes(message.body[4:]) for message in _dump(_GET_RULE, body, "the rules of the chain %s" % name))
     return [
-        NftRule(netlink.number(rule[_RULE_HANDLE]), rule.get(_RULE_EXPRESSIONS, b""))
+        NftRule(netlink.number(rule[nf_tables.RULE_HANDLE]), rule.get(nf_tables.RULE_EXPRESSIONS, b""))
         for rule in read
-        if string(rule[_RULE_CHAIN]) == name  # old kernels know no restriction to a chain
+        if string(rule[nf_tables.RULE_CHAIN]) == name  # old kernels know no restriction to a chain
     ]
 
 
@@ -186,7 +162,7 @@ def _get(kind: int, family: Family, values: bytes) -> t.Optional[Attributes]:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:
             return attributes(kernel.ask(kind, body, "a question about netfilter").body[4:])
     except KernelError as exc:
-        if exc.code in NO_ANSWER:
+        if exc.code in netlink.NO_ANSWER:
             raise
         return None
 
@@ -197,6 +173,6 @@ def _dump(kind: int, body: bytes, what: str) -> t.List[Message]:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:
             return kernel.dump(kind, body, what, _DUMPS)
     except KernelError as exc:
-        if exc.code in NO_ANSWER:
+        if exc.code in netlink.NO_ANSWER:
             raise
         return []
