@@ -124,10 +124,24 @@ class Flow(t.NamedTuple):
     key: bytes
 
 
-class _Tuple(t.NamedTuple):
-    protocol: int
-    source: Endpoint
-    destination: Endpoint
+class _Side(t.NamedTuple):
+    """What the packets of one direction have, as in packets; what is not there is empty."""
+
+    source: bytes
+    destination: bytes
+    #: IANA's number, one byte
+    protocol: bytes
+    source_port: bytes
+    destination_port: bytes
+    #: that of this direction alone
+    zone: bytes
+
+    @property
+    def ends(self) -> t.Tuple[Endpoint, Endpoint]:
+        """From where to where; of a protocol with ports."""
+        pairs = ((self.source, self.source_port), (self.destination, self.destination_port))
+        source, destination = (Endpoint(str(ipaddress.ip_address(one)), netlink.number(port)) for one, port in pairs)
+        return source, destination
 
 
 def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[Connection]:
@@ -137,21 +151,16 @@ def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[
     :param protocol: one that has ports.
     :raises NodeError: the kernel refuses the request.
     """
-    number = PROTOCOLS[protocol]
+    family, number = of_address(seen.address), bytes([PROTOCOLS[protocol]])
 
     def is_meant(message: Message) -> bool:
-        reply = _tuple(netlink.attributes(message.body[4:]).get(_REPLY, b""))
-        return (
-            reply is not None
-            and (reply.protocol, reply.destination) == (number, seen)
-            and remote in (None, reply.source)
-        )
+        answered = _sides(netlink.attributes(message.body[4:]), family)[1]
+        return answered.protocol == number and answered.ends[1] == seen and remote in (None, answered.ends[0])
 
     # Asked for one connection by its addresses, the kernel looks into one zone only.
-    head = netlink.family_head(of_address(seen.address).number)
     with Netlink(netlink.NETFILTER) as kernel:
-        messages = kernel.dump(_GET, head, "tracked connections", wanted=is_meant)
-    return [_connection(protocol, message) for message in messages]
+        messages = kernel.dump(_GET, netlink.family_head(family.number), "tracked connections", wanted=is_meant)
+    return [_connection(protocol, netlink.attributes(message.body[4:]), family) for message in messages]
 
 
 def read(family: Family, look: t.Callable[[Flow], None]) -> None:
@@ -207,45 +216,49 @@ def statistics() -> t.Optional[Statistics]:
     return None if counts is None else Statistics(*counts)
 
 
+def _sides(known: netlink.Attributes, family: Family) -> t.Tuple[_Side, _Side]:
+    """Return both directions of a connection: that of its opener, and that of the answers."""
+    found, first, second = [], _SOURCE[family], _DESTINATION[family]
+    for kind in (_ORIGINAL, _REPLY):
+        parts = netlink.attributes(known.get(kind, b""))
+        addresses, ports = netlink.attributes(parts.get(_ADDRESSES, b"")), netlink.attributes(parts.get(_PROTOCOL, b""))
+        source, destination = addresses.get(first, b""), addresses.get(second, b"")
+        source_port, destination_port = ports.get(_SOURCE_PORT, b""), ports.get(_DESTINATION_PORT, b"")
+        protocol, zone = ports.get(_NUMBER, b""), parts.get(_TUPLE_ZONE, b"")
+        found.append(_Side(source, destination, protocol, source_port, destination_port, zone))
+    return found[0], found[1]
+
+
 def _flow(message: Message, family: Family) -> t.Optional[Flow]:
     known = netlink.attributes(message.body[4:])
-    original, reply = known.get(_ORIGINAL, b""), known.get(_REPLY, b"")
-    opened = netlink.attributes(netlink.attributes(original).get(_ADDRESSES, b""))
-    answered = netlink.attributes(netlink.attributes(reply).get(_ADDRESSES, b""))
-    ports = netlink.attributes(netlink.attributes(reply).get(_PROTOCOL, b""))
-    source, destination = _SOURCE[family], _DESTINATION[family]
-    if source not in opened or source not in answered or _NUMBER not in ports or _ID not in known:
+    opened, answered = _sides(known, family)
+    if not opened.source or not answered.source or not answered.protocol or _ID not in known:
         return None
-    key = netlink.nest(_ORIGINAL, original) + netlink.attribute(_ID, known[_ID])
+    key = netlink.nest(_ORIGINAL, known[_ORIGINAL]) + netlink.attribute(_ID, known[_ID])
     if _ZONE in known:
         key += netlink.attribute(_ZONE, known[_ZONE])
     return Flow(
-        int.from_bytes(opened[source], "big"),
-        int.from_bytes(answered[source], "big"),
-        int.from_bytes(answered[destination], "big"),
-        ports[_NUMBER][0],
-        int.from_bytes(ports.get(_SOURCE_PORT, b""), "big"),
-        answered[source] != opened[destination],
+        int.from_bytes(opened.source, "big"),
+        int.from_bytes(answered.source, "big"),
+        int.from_bytes(answered.destination, "big"),
+        answered.protocol[0],
+        int.from_bytes(answered.source_port, "big"),
+        answered.source != opened.destination,
         _MASTER in known,
         key,
     )
 
 
-def _connection(protocol: str, message: Message) -> Connection:
-    known = netlink.attributes(message.body[4:])
-    opened = t.cast(_Tuple, _tuple(known[_ORIGINAL]))
-    reply = t.cast(_Tuple, _tuple(known[_REPLY]))
+def _connection(protocol: str, known: netlink.Attributes, family: Family) -> Connection:
+    opened, answered = _sides(known, family)
     began = netlink.attributes(known.get(_TIMESTAMP, b"")).get(_START)
-    zones = [known.get(_ZONE)] + [netlink.attributes(known[side]).get(_TUPLE_ZONE) for side in (_ORIGINAL, _REPLY)]
     return Connection(
         protocol,
-        opened.source,
-        opened.destination,
-        reply.destination,
-        reply.source,
-        Zones(*(int.from_bytes(zone or b"", "big") for zone in zones)),
+        *opened.ends,
+        *answered.ends[::-1],
+        Zones(*map(netlink.number, (known.get(_ZONE), opened.zone, answered.zone))),
         _Timeouts().idle(PROTOCOLS[protocol], *_time_parts(known)),
-        int.from_bytes(began, "big") / 1e9 if began else None,
+        netlink.number(began) / 1e9 if began else None,
     )
 
 
@@ -306,37 +319,16 @@ def _longest(*names: str) -> int:
         return -1
 
 
-def _tuple(data: bytes) -> t.Optional[_Tuple]:
-    """Parse a tuple; None if the protocol has no ports."""
-    parts = netlink.attributes(data)
-    addresses, ports = netlink.attributes(parts.get(_ADDRESSES, b"")), netlink.attributes(parts.get(_PROTOCOL, b""))
-    if _SOURCE_PORT not in ports:
-        return None
-    family = IPV4 if _SOURCE[IPV4] in addresses else IPV6
-    source, destination = (
-        Endpoint(str(ipaddress.ip_address(addresses[which[family]])), struct.unpack("!H", ports[port])[0])
-        for which, port in ((_SOURCE, _SOURCE_PORT), (_DESTINATION, _DESTINATION_PORT))
-    )
-    return _Tuple(ports[_NUMBER][0], source, destination)
-
-
 def _parts(known: netlink.Attributes, family: Family) -> t.Optional[t.Tuple[t.Any, ...]]:
     """Return of a connection what the groups of ``_layout`` are; None if its protocol has no ports."""
-    original, reply = netlink.attributes(known.get(_ORIGINAL, b"")), netlink.attributes(known.get(_REPLY, b""))
-    opened, opener = (netlink.attributes(original.get(part, b"")) for part in (_ADDRESSES, _PROTOCOL))
-    answered, ports = (netlink.attributes(reply.get(part, b"")) for part in (_ADDRESSES, _PROTOCOL))
-    source, destination = _SOURCE[family], _DESTINATION[family]
-    if source not in opened or source not in answered or _SOURCE_PORT not in ports or _SOURCE_PORT not in opener:
+    opened, answered = _sides(known, family)
+    if not (opened.source and answered.source and opened.source_port and answered.source_port):
         return None
     return (
-        opened[source],
-        opener[_SOURCE_PORT],
-        answered[source],
-        answered[destination],
-        ports[_NUMBER],
-        ports[_SOURCE_PORT],
-        ports[_DESTINATION_PORT],
-        reply.get(_TUPLE_ZONE, known.get(_ZONE, b"")),
+        opened.source,
+        opened.source_port,
+        *answered[:5],
+        answered.zone or known.get(_ZONE, b""),
         *_time_parts(known),
     )
 
