@@ -61,10 +61,10 @@ def search(
             if part not in later:
                 found.read(part)
         ends = [one.ended for one in found.connections]
-        firsts = [*ends, *(end for end in map(_first_end, recent) if end is not None)]
+        firsts = [*ends, *(end for end in map(_end, recent) if end is not None)]
         if firsts:
             found.first = min(firsts)
-            found.last = max(*firsts, *(end for end in map(_last_end, recent) if end is not None))
+            found.last = max(*firsts, *(end for end in (_end(part, last=True) for part in recent) if end is not None))
     found.is_complete = found.is_complete and len(known) <= _MOST_FILES
     return found
 
@@ -190,26 +190,14 @@ def _number(data: t.Mapping[str, t.Any], name: str, most: int) -> int:
     return value
 
 
-def _first_end(part: LogFile) -> t.Optional[float]:
-    """Return when the first connection in a file ended; None if no line of its beginning can be read."""
-    try:
-        with opened(part) as handle:
-            return _end_of_first(handle.read(_LONGEST_LINE * 4).split(b"\n"))
-    except (OSError, EOFError, zlib.error):
-        return None
-
-
-def _last_end(part: LogFile) -> t.Optional[float]:
-    """Return when the last connection in a file ended; None if that cannot be read. Of a rotated one it is its name."""
-    if not part.is_current:
+def _end(part: LogFile, last: bool = False) -> t.Optional[float]:
+    """Return when the first connection in a file ended, or the last one; None if no line at that place can be read."""
+    if last and not part.is_current:  # its name has it
         return part.ended
     try:
         with opened(part) as handle:
-            handle.seek(max(part.size - _LONGEST_LINE * 4, 0))
-            return _end_of_first(reversed(handle.read(_LONGEST_LINE * 4).split(b"\n")))
-    except OSError:
+            handle.seek(max(part.size - _LONGEST_LINE * 4, 0) if last else 0)
+            lines = handle.read(_LONGEST_LINE * 4).split(b"\n")
+    except (OSError, EOFError, zlib.error):
         return None
-
-
-def _end_of_first(lines: t.Iterable[bytes]) -> t.Optional[float]:
-    return next((one.ended for one in map(_parse, lines) if one), None)
+    return next((one.ended for one in map(_parse, reversed(lines) if last else lines) if one), None)
