@@ -43,24 +43,6 @@ from .units import ENABLED_UNITS, FIREWALL_HOOKS, FIREWALL_TEMPLATE, SERVICE, SE
 _KEPT = "%s kept: it contains files that the agent neither wrote nor read: %s"
 
 
-def uninstall(
-    node: Node,
-    paths: Paths,
-    check: bool = False,
-    keep_files: bool = False,
-    config: t.Optional[t.Mapping[str, t.Any]] = None,
-) -> InstallResult:
-    """Remove everything: the timer first, then the rules in all variants and families, then the files.
-
-    :param paths: used if no agent is installed; otherwise the paths of the installed one are.
-    :param keep_files: keep the configuration, and what was installed: a package that is being removed owns it.
-    :param config: by the keys of the config file; names the chain where the node does not. It may be invalid.
-    :raises NodeError: a package owns the files, and nothing was touched; or a step failed: run again to remove what
-        is left.
-    """
-    return _Removal(node, paths, check, keep_files, config).carry_out()
-
-
 class RulesLeft(t.NamedTuple):
     """What a removal would find of the rules."""
 
@@ -72,32 +54,22 @@ class RulesLeft(t.NamedTuple):
     errors: t.Tuple[str, ...]
 
 
-def find_rules(node: Node, paths: Paths, config: t.Optional[t.Mapping[str, t.Any]] = None) -> RulesLeft:
-    """Find rules that a removal would remove. Nothing is written, and no lock is taken.
+class Removal:
+    """The agent on a node, as it is to be removed.
 
-    A running agent of another maker has a chain of the same name: while it runs, the chain is taken for its own.
-
-    :param config: as for ``uninstall``.
-    :raises NodeError: nothing can be read.
+    :param paths: used if no agent is installed; otherwise the paths of the installed one are.
+    :param check: only report what would be done.
+    :param keep_files: keep the configuration, and what was installed: a package that is being removed owns it.
+    :param config: by the keys of the config file; names the chain where the node does not. It may be invalid.
     """
-    removal = _Removal(node, paths, check=True, keep_files=True, config=config)
-    result = removal.remove_rules(effects=False)
-    actions, chains = result.action_data(), removal.find_chains()
-    if any(other_agents_running.running()):
-        actions, chains = [one for one in actions if one["backend"] not in VARIANTS], []
-    return RulesLeft(actions, saved_rules.notes(chains), result.errors)
-
-
-class _Removal:
-    """See ``uninstall``."""
 
     def __init__(
         self,
         node: Node,
         paths: Paths,
-        check: bool,
-        keep_files: bool,
-        config: t.Optional[t.Mapping[str, t.Any]],
+        check: bool = False,
+        keep_files: bool = False,
+        config: t.Optional[t.Mapping[str, t.Any]] = None,
     ) -> None:
         self._node, self._paths, self._check, self._config = node, paths, check, config
         found = find_installed(paths)
@@ -107,7 +79,11 @@ class _Removal:
         self._gone = [] if keep_files else self._places
 
     def carry_out(self) -> InstallResult:
-        """Remove everything."""
+        """Remove everything: the timer first, then the rules in all variants and families, then the files.
+
+        :raises NodeError: a package owns the files, and nothing was touched; or a step failed: run again to remove what
+            is left.
+        """
         paths, places, run = self._paths, self._places, self._node.run
         written = [interval_drop_in(paths)]
         if self._gone:
@@ -119,8 +95,8 @@ class _Removal:
         foreign = [path for path in existing(written) if not is_ours(path)]
         gone = [place.metrics_file for place in [paths, *places] if place.metrics_file]
         gone += [path for place in self._gone for path in _config_files(place)]
-        modules = _module_directories(self._gone)
-        gone = modules.removed + existing(gone + [path for path in written if path not in foreign])
+        modules, emptied, kept_modules = _module_directories(self._gone)
+        gone = modules + existing(gone + [path for path in written if path not in foreign])
         # A package does not have these.
         gone += [path for place in places for path in log_service.installed(place)]
         gone, kept = removable(list(dict.fromkeys(gone)))
@@ -128,18 +104,17 @@ class _Removal:
         has_systemd = systemd.is_running()
         services = log_service.stop(run, paths, self._check) if has_systemd else []
         services += self._stop_units(foreign) if has_systemd else []
-        result = self.remove_rules()
+        result = self._remove_rules()
         if result.errors:
             raise NodeError("; ".join(result.errors))
         changes = tuple(file_removal(path) for path in gone)
         folders, notes = self._emptied(gone)
-        folders += modules.emptied
-        notes += modules.notes
+        folders += emptied
         trees = [paths.state_dir, paths.run_dir] + ([paths.log_dir] if self._gone else [])
         trees = [path for path in trees if os.path.isdir(path)]
         services += ["directory removed: " + path for path in trees + folders]
-        notes += kept + ["%s kept: it is not a file of this collection" % path for path in foreign]
-        notes += saved_rules.notes(self.find_chains())
+        notes += kept_modules + kept + ["%s kept: it is not a file of this collection" % path for path in foreign]
+        notes += saved_rules.notes(self._find_chains())
         if not self._check:
             for path in gone:
                 remove_path(path)
@@ -172,7 +147,20 @@ class _Removal:
         """Return the path of the unit file that systemd reads, if there is one."""
         return next(iter(existing(os.path.join(folder, name) for folder in self._paths.unit_dirs())), "")
 
-    def find_chains(self) -> t.List[str]:
+    def find_rules(self) -> RulesLeft:
+        """Find the rules that it would remove. Nothing is written, and no lock is taken.
+
+        A running agent of another maker has a chain of the same name: while it runs, the chain is taken for its own.
+
+        :raises NodeError: nothing can be read.
+        """
+        result = self._remove_rules(effects=False)
+        actions, chains = result.action_data(), self._find_chains()
+        if any(other_agents_running.running()):
+            actions, chains = [one for one in actions if one["backend"] not in VARIANTS], []
+        return RulesLeft(actions, saved_rules.notes(chains), result.errors)
+
+    def _find_chains(self) -> t.List[str]:
         """Return every name that the configuration or the memory has for the chain; else those that are likely."""
         remembered = read_memory(self._paths)
         policies = [find_policy(place, remembered) for place in self._places]
@@ -185,12 +173,12 @@ class _Removal:
         names = [config.masq_chain for config in configs if config is not None] or [DEFAULTS["masq_chain"]]
         return list(dict.fromkeys(names))
 
-    def remove_rules(self, effects: bool = True) -> Result:
+    def _remove_rules(self, effects: bool = True) -> Result:
         """Remove the rules under these names, and those that a jump of ours leads to.
 
         :param effects: as for ``reconcile``.
         """
-        chains = self.find_chains()
+        chains = self._find_chains()
         return reconcile(
             self._node,
             build({"non_masquerade_cidrs": [], "masq_chain": chains[0]}),
@@ -223,18 +211,11 @@ class _Removal:
         return [folder for folder in dict(folders) if folder in gone and folder not in removed], notes
 
 
-class _ModuleDirectories(t.NamedTuple):
-    """What becomes of the directories of the program's modules."""
-
-    #: those that have modules of ours
-    removed: t.List[str]
-    #: their parents that are empty afterwards
-    emptied: t.List[str]
-    notes: t.List[str]
-
-
-def _module_directories(places: t.Iterable[Paths]) -> _ModuleDirectories:
-    done = _ModuleDirectories([], [], [])
+def _module_directories(places: t.Iterable[Paths]) -> t.Tuple[t.List[str], ...]:
+    """Return the directories of modules of ours, their parents that are empty without them, and notes about others."""
+    gone: t.List[str] = []
+    emptied: t.List[str] = []
+    notes: t.List[str] = []
     for lib_dir in dict.fromkeys(place.lib_dir for place in places):
         if os.path.islink(lib_dir) or not os.path.isdir(lib_dir):
             continue
@@ -242,12 +223,12 @@ def _module_directories(places: t.Iterable[Paths]) -> _ModuleDirectories:
         removed = [folder for folder, contents in there.items() if contents.ours]
         others = [path for contents in there.values() for path in contents.others]
         others += [path for path in (os.path.join(lib_dir, name) for name in os.listdir(lib_dir)) if path not in there]
-        done.removed.extend(removed)
+        gone += removed
         if not others and not files.is_read_only(lib_dir):
-            done.emptied.append(lib_dir)
+            emptied.append(lib_dir)
         elif others and removed:
-            done.notes.append(_KEPT % (lib_dir, ", ".join(sorted(os.path.relpath(path, lib_dir) for path in others))))
-    return done
+            notes.append(_KEPT % (lib_dir, ", ".join(sorted(os.path.relpath(path, lib_dir) for path in others))))
+    return gone, emptied, notes
 
 
 def _config_files(paths: Paths) -> t.List[str]:

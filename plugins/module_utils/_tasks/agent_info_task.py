@@ -65,11 +65,11 @@ def _found(params: Params) -> t.Dict[str, t.Any]:
 def _left(node: Node, paths: Paths, config: t.Optional[t.Mapping[str, t.Any]]) -> t.Dict[str, t.Any]:
     """Return what a node without the agent has of its rules."""
     # Imported here: where the agent is installed, it is not needed.
-    from .._agent.removal import RulesLeft, find_rules
+    from .._agent.removal import Removal, RulesLeft
 
     left = RulesLeft([], (), ())
     try:
-        left = find_rules(node, paths, config)
+        left = Removal(node, paths, check=True, keep_files=True, config=config).find_rules()
     except ProgramMissingError:  # no backend, so no rules
         pass
     except NodeError as exc:

@@ -126,7 +126,7 @@ def _absent(params: Params, check: bool, node: Node) -> Done:
 
     :raises IpMasqError: a step failed.
     """
-    removed = removal.uninstall(node, named_paths(params), check, config=params["config"])
+    removed = removal.Removal(node, named_paths(params), check, config=params["config"]).carry_out()
     return Done(
         as_return(removed, present=False), removed.notes + (removed.result.effect_notes if removed.result else ())
     )

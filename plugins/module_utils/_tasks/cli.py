@@ -367,7 +367,7 @@ def _checked(
 def _remove(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent import removal
 
-    done = removal.uninstall(node, paths, keep_files=arguments.keep_files)
+    done = removal.Removal(node, paths, keep_files=arguments.keep_files).carry_out()
     console.log(console.NOTICE, *done.lines)
     console.log(console.WARNING, *done.notes)
     return OK

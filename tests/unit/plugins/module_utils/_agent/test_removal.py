@@ -82,9 +82,9 @@ class World:
         """Predict a removal, and do it."""
         before = self.files()
         node = Node(self.run)
-        predicted = removal.uninstall(node, paths or self.paths, check=True)
+        predicted = removal.Removal(node, paths or self.paths, check=True).carry_out()
         assert self.files() == before
-        done = removal.uninstall(node, paths or self.paths)
+        done = removal.Removal(node, paths or self.paths).carry_out()
         assert done == predicted
         return done
 
@@ -203,7 +203,7 @@ class TestPackages:
         put_files(world.paths, '{"masqChain": "OPS-MASQ"}\n')
         kept = world.files()
         world.install('{"masqChain": "OPS-MASQ"}\n')
-        done = removal.uninstall(Node(world.run), world.paths, keep_files=True)
+        done = removal.Removal(Node(world.run), world.paths, keep_files=True).carry_out()
         assert world.files() == kept
         assert world.chains == ["OPS-MASQ"] and [change.path for change in done.files] == [str(world.metrics_file)]
 
@@ -406,10 +406,10 @@ class TestChains:
     def test_that_of_the_inventory_where_the_node_knows_none(
         self, world: World, config: t.Dict[str, t.Any], expected: t.List[str]
     ) -> None:
-        removal.uninstall(Node(world.run), world.paths, config=config)
+        removal.Removal(Node(world.run), world.paths, config=config).carry_out()
         assert world.chains == ["IP-MASQ-AGENT", *expected]
         world.install(json.dumps({"masqChain": "MINE"}))
-        removal.uninstall(Node(world.run), world.paths, config=config)
+        removal.Removal(Node(world.run), world.paths, config=config).carry_out()
         assert world.chains == ["MINE"]
 
     def test_that_of_the_configuration_and_that_of_the_memory(self, world: World) -> None:
