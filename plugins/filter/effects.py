@@ -9,6 +9,7 @@ import typing as t
 
 from ansible.utils.unsafe_proxy import wrap_var
 
+from ..plugin_utils import _filters
 from ..plugin_utils._fleet_effects import APPLIED, summary
 
 
@@ -23,9 +24,4 @@ def effects(hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Any]) -> t.List[s
     return t.cast(t.List[str], wrap_var(found))
 
 
-class FilterModule:
-    """What Ansible looks for."""
-
-    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """Return the filters of this file."""
-        return {"effects": effects}
+FilterModule = _filters.plugin(effects)

@@ -10,6 +10,7 @@ import typing as t
 from ansible.errors import AnsibleFilterError
 
 from ..module_utils._errors import ConfigError
+from ..plugin_utils import _filters
 from ..plugin_utils._fleet_effects import APPLIED, to_confirm
 
 
@@ -24,9 +25,4 @@ def effects_to_confirm(hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Any], 
         raise AnsibleFilterError(str(exc)) from None
 
 
-class FilterModule:
-    """What Ansible looks for."""
-
-    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """Return the filters of this file."""
-        return {"effects_to_confirm": effects_to_confirm}
+FilterModule = _filters.plugin(effects_to_confirm)

@@ -9,6 +9,7 @@ import typing as t
 
 from ansible.utils.unsafe_proxy import wrap_var
 
+from ..plugin_utils import _filters
 from ..plugin_utils._fleet import ASKED, advise, judge, not_reached, off, reported_policy
 from ..plugin_utils._fleet_html import as_html
 from ..plugin_utils._fleet_json_csv import as_csv, as_json
@@ -52,9 +53,4 @@ def fleet(
     return t.cast(t.Dict[str, t.Any], wrap_var(found))
 
 
-class FilterModule:
-    """What Ansible looks for."""
-
-    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """Return the filters of this file."""
-        return {"fleet": fleet}
+FilterModule = _filters.plugin(fleet)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible.errors import AnsibleFilterError
 from ansible.utils.unsafe_proxy import wrap_var
 
-from ..module_utils._errors import ConfigError
+from ..plugin_utils import _filters
 from ..plugin_utils._kubespray import derive
 
 
@@ -19,19 +18,11 @@ def kubespray(
 ) -> t.Dict[str, t.Any]:
     """See above.
 
-    :raises AnsibleFilterError: a value has no meaning, or hosts do not agree about it.
+    :raises ConfigError: a value has no meaning, or hosts do not agree about it.
     """
-    try:
-        found = derive(hosts, nodes, hostvars)._asdict()
-    except ConfigError as exc:
-        raise AnsibleFilterError("kubenode.ip_masq.kubespray: %s" % exc) from None
+    found = derive(hosts, nodes, hostvars)._asdict()
     # They can quote a template that could not be evaluated, and must not be taken for one.
     return {**found, "lines": wrap_var(found["lines"])}
 
 
-class FilterModule:
-    """What Ansible looks for."""
-
-    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """Return the filters of this file."""
-        return {"kubespray": kubespray}
+FilterModule = _filters.plugin(kubespray)

@@ -7,35 +7,24 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible.errors import AnsibleFilterError
-
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.values import parse_networks, split_entries
+from ..plugin_utils import _filters
 from ..plugin_utils._outbound_nat import edit
-
-_NAME = "kubenode.ip_masq.outbound_nat_exceptions"
 
 
 def outbound_nat_exceptions(conf: t.Any, cidrs: t.Any, remove: t.Any = (), add_policy: bool = False) -> str:
     """See above.
 
-    :raises AnsibleFilterError: the configuration or a range is refused.
+    :raises ConfigError: the configuration or a range is refused.
     """
     if not isinstance(conf, str):
-        raise AnsibleFilterError(
-            "%s: the configuration is of type %s: give its text, which a variable may not keep: filter it in the same "
-            "expression as b64decode or the lookup" % (_NAME, type(conf).__name__)
+        raise ConfigError(
+            "the configuration is of type %s: give its text, which a variable may not keep: filter it in the same "
+            "expression as b64decode or the lookup" % type(conf).__name__
         )
-    try:
-        wanted, unwanted = (parse_networks(split_entries(ranges)) for ranges in (cidrs, remove))
-        return edit(conf, wanted, unwanted, add_policy).text
-    except ConfigError as exc:
-        raise AnsibleFilterError("%s: %s" % (_NAME, exc)) from None
+    wanted, unwanted = (parse_networks(split_entries(ranges)) for ranges in (cidrs, remove))
+    return edit(conf, wanted, unwanted, add_policy).text
 
 
-class FilterModule:
-    """What Ansible looks for."""
-
-    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """Return the filters of this file."""
-        return {"outbound_nat_exceptions": outbound_nat_exceptions}
+FilterModule = _filters.plugin(outbound_nat_exceptions)

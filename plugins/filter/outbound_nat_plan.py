@@ -9,13 +9,13 @@ import base64
 import difflib
 import typing as t
 
-from ansible.errors import AnsibleFilterError
 from ansible.utils.unsafe_proxy import wrap_var
 
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.config_file import config_text, parse
 from ..module_utils._policy.policy import build, file_key
 from ..module_utils._policy.values import Network, parse_networks, split_entries
+from ..plugin_utils import _filters
 from ..plugin_utils._outbound_nat import Edited, edit
 from ..plugin_utils._shown_result import printable
 
@@ -30,12 +30,9 @@ def outbound_nat_plan(
 ) -> t.List[t.Dict[str, t.Any]]:
     """See above.
 
-    :raises AnsibleFilterError: the policy is refused.
+    :raises ConfigError: the policy is refused.
     """
-    try:
-        wanted, unwanted = _ranges(policy), parse_networks(split_entries(remove))
-    except ConfigError as exc:
-        raise AnsibleFilterError("kubenode.ip_masq.outbound_nat_plan: %s" % exc) from None
+    wanted, unwanted = _ranges(policy), parse_networks(split_entries(remove))
     plans = [_plan(file["item"], base64.b64decode(file["content"]), wanted, unwanted, add_policy) for file in files]
     printed = [dict(one, **{name: printable(one[name]) for name in ("lines", "diff", "error")}) for one in plans]
     # Text of a node's file is never a template.
@@ -104,9 +101,4 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode("ascii")
 
 
-class FilterModule:
-    """What Ansible looks for."""
-
-    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """Return the filters of this file."""
-        return {"outbound_nat_plan": outbound_nat_plan}
+FilterModule = _filters.plugin(outbound_nat_plan)

@@ -7,29 +7,19 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible.errors import AnsibleFilterError
-
-from ..module_utils._errors import ConfigError
 from ..module_utils._policy.policy import RESERVED_CIDRS, RFC1918_CIDRS
+from ..plugin_utils import _filters
 from ..plugin_utils import _networks as sets
 
 
 def uncovered(networks: t.Any, covering: t.Any = None, reserved: bool = False) -> t.List[str]:
     """Return the parts of ``networks`` that are in none of ``covering``; without those, of the default list.
 
-    :raises AnsibleFilterError: an entry is no CIDR, or netaddr is missing.
+    :raises ConfigError: an entry is no CIDR, or netaddr is missing.
     """
     if covering is None:
         covering = list(RESERVED_CIDRS if reserved else RFC1918_CIDRS)
-    try:
-        return sets.uncovered(networks, covering)
-    except ConfigError as exc:
-        raise AnsibleFilterError("kubenode.ip_masq.uncovered: %s" % exc) from None
+    return sets.uncovered(networks, covering)
 
 
-class FilterModule:
-    """What Ansible looks for."""
-
-    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """Return the filters of this file."""
-        return {"uncovered": uncovered}
+FilterModule = _filters.plugin(uncovered)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ..module_utils._errors import ConfigError
+from ..plugin_utils import _filters
 from ..plugin_utils._fleet_who import Hostvars, Who, ask, reply
 
 
@@ -30,9 +31,4 @@ def who(
     }
 
 
-class FilterModule:
-    """What Ansible looks for."""
-
-    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """Return the filters of this file."""
-        return {"who": who}
+FilterModule = _filters.plugin(who)

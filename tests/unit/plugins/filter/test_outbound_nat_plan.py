@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.kubenode.ip_masq.plugins.filter.outbound_nat_exceptions import FilterModule
-from ansible_collections.kubenode.ip_masq.plugins.filter.outbound_nat_plan import outbound_nat_plan
+from ansible_collections.kubenode.ip_masq.plugins.filter.outbound_nat_plan import FilterModule as Plan
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._json_text import scan
 from hypothesis import given
 from hypothesis import strategies as st
 from support.templates import template
 
 exceptions = FilterModule().filters()["outbound_nat_exceptions"]
+outbound_nat_plan = Plan().filters()["outbound_nat_plan"]
 
 GOLDEN = Path(__file__).with_name("outbound_nat")
 SHAPES = sorted(path.name[: -len(".before.json")] for path in GOLDEN.glob("*.before.json"))
