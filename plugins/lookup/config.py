@@ -43,10 +43,9 @@ class LookupModule(LookupBase):
     ) -> t.List[t.Dict[str, t.Any]]:
         """Return the mapping."""
         variables = variables or {}
-        names = [PREFIX + option.name for option in POLICY_OPTIONS]
         # In a mapping, because ansible-core 2.19 and later refuse `omit` on its own.
         templated: t.Dict[str, t.Any] = {}
-        for name in names:
+        for name in (PREFIX + option.name for option in POLICY_OPTIONS):
             if name in variables:
                 templated.update(decrypted(self._templar.template({name: variables[name]})))
         return [config_file_keys({name: value for name, value in templated.items() if value != variables.get("omit")})]

@@ -88,10 +88,10 @@ class LookupModule(LookupBase):
             for remark, names in advice(policies, variables.get("groups", {})):
                 concerned.setdefault(remark, []).extend(names)
             failed = bool(concerned) and remarks == "fail"
-        about = {
-            line: "" if len(names) == len(hosts) else " (%s)" % some_of(names) for line, names in concerned.items()
-        }
-        lines = [line + suffix for line, suffix in about.items()]
+        lines = [
+            line if len(names) == len(hosts) else "%s (%s)" % (line, some_of(names))
+            for line, names in concerned.items()
+        ]
         return [{"lines": lines, "failed": failed}]
 
     def _templated(

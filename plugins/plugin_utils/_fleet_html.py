@@ -49,9 +49,11 @@ def as_html(nodes: t.Sequence[Node], generated: str) -> str:
         generated=generated,
         groups=groups,
         modes=[_row(group.value, group.hosts) for group in by_mode(nodes)],
-        wrong=[(group.value, _reasons(group)) for group in groups if group.nodes[0].findings],
+        wrong=[(group.value, _rows("reasons", by_kind(group.nodes))) for group in groups if group.nodes[0].findings],
         policies=_policies(nodes),
-        traits=[(trait, rows) for trait in TRAITS if trait != "policy" for rows in [_values(nodes, trait)] if rows],
+        traits=[
+            (trait, rows) for trait in TRAITS if trait != "policy" if (rows := _rows("values", by_trait(nodes, trait)))
+        ],
     )
 
 
@@ -64,17 +66,9 @@ def _tone(state: str) -> str:
     return "good" if state in GOOD else "bad"
 
 
-def _reasons(group: Group) -> t.List[_Row]:
-    """Return the reasons of one state."""
-    reasons = by_kind(group.nodes)
-    rows = [_row(reason.value, reason.hosts) for reason in reasons[:_LISTED]]
-    return rows + _rest("reasons", reasons)
-
-
-def _values(nodes: t.Sequence[Node], trait: str) -> t.List[_Row]:
-    """Return the values of one trait."""
-    values = by_trait(nodes, trait)
-    return [_row(named(trait, value), value.hosts) for value in values[:_LISTED]] + _rest("values", values)
+def _rows(what: str, groups: t.Sequence[Group]) -> t.List[_Row]:
+    """Return a row for each group, as many as are listed, and one for the rest."""
+    return [_row(group.value, group.hosts) for group in groups[:_LISTED]] + _rest(what, groups)
 
 
 def _policies(nodes: t.Sequence[Node]) -> t.List[t.Tuple[_Row, t.Dict[str, str]]]:

@@ -99,9 +99,7 @@ def _problems(nodes: t.Sequence[Node]) -> t.List[str]:
 
 def _versions(nodes: t.Sequence[Node]) -> t.Iterator[str]:
     """Return what most nodes have, then what fewer have, with their names."""
-    spread = []
-    for groups in (by_trait(nodes, "agent"), by_trait(nodes, "backend")):
-        spread += [_most_and_fewer(groups)]
+    spread = [_most_and_fewer(by_trait(nodes, trait)) for trait in ("agent", "backend")]
     if all(spread):
         yield "agent " + "; ".join(spread)
     modes = sorted(by_mode(nodes), key=lambda group: -len(group.nodes))

@@ -28,6 +28,7 @@ from ..module_utils._system.printable import first_of
 from ._networks import read_networks, uncovered, uncovered_entries
 
 PREFIX = "ip_masq_agent_"
+_CIDRS = PREFIX + "non_masquerade_cidrs"
 #: Of the role ip_masq_windows, whose variables are beside those of the policy.
 WINDOWS_PREFIX = "ip_masq_windows_"
 
@@ -167,7 +168,9 @@ def check_values(values: t.Mapping[str, t.Any]) -> Checked:
         return Checked((PREFIX + str(exc),))
     values = split_lists({key.name: options[key.name] for key in POLICY_OPTIONS if key.name in options})
     try:
-        _check_list_is_given(given)
+        # Null is the empty list in a config file, and not set for Ansible.
+        if given.get(_CIDRS, ()) is None:
+            raise ConfigError(NULL_REFUSED % _CIDRS)
         policy = build(values, label=_variable)
         cluster = tuple(_exempt_cluster(options["cluster_cidrs"], policy))
     except ConfigError as exc:
@@ -177,16 +180,6 @@ def check_values(values: t.Mapping[str, t.Any]) -> Checked:
 
 def _variable(option: str) -> str:
     return PREFIX + option
-
-
-def _check_list_is_given(given: t.Mapping[str, t.Any]) -> None:
-    """Refuse null, which is the empty list in a config file, and not set for Ansible.
-
-    :raises ConfigError: the exempt ranges are null.
-    """
-    name = _variable("non_masquerade_cidrs")
-    if name in given and given[name] is None:
-        raise ConfigError(NULL_REFUSED % name)
 
 
 def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing as t
 
 from ansible.errors import AnsibleActionFail
@@ -63,7 +64,7 @@ def shown_result(result: Result) -> Result:
 def printable(value: t.Any) -> t.Any:
     """Return a value with all text in it as ``shown``, line by line."""
     if isinstance(value, str):
-        return value if value.isprintable() else "\n".join(map(_with_tabs, value.split("\n")))
+        return re.sub("[^\n\t]+", lambda part: shown(part[0]), value)
     if isinstance(value, dict):
         return {printable(name): printable(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
@@ -73,7 +74,3 @@ def printable(value: t.Any) -> t.Any:
             value, **{one.name: printable(getattr(value, one.name)) for one in dataclasses.fields(value) if one.init}
         )
     return value
-
-
-def _with_tabs(line: str) -> str:
-    return "\t".join(map(shown, line.split("\t")))

@@ -257,7 +257,7 @@ class Installation:
         changed = set(map(os.path.basename, written))
         firewalls = [unit + ".service" for unit in FIREWALLS]
         removed = [change.path for change in self.files if change.after is None]
-        retired = _units_of(self.paths, removed)
+        retired = units_of(self.paths, removed)
         properties = ("UnitFileState", "ActiveState", "NeedDaemonReload")
         ours = (*SERVICES, *ENABLED_UNITS)
         units = systemd.show_units(self.run, properties, [*ours, *firewalls, *retired])
@@ -354,13 +354,8 @@ def installed_paths(paths: Paths) -> t.List[str]:
     return [paths.program, paths.resync, *(os.path.join(paths.unit_dir, name) for name in sorted(unit_files(paths)))]
 
 
-def newer_units(paths: Paths) -> t.List[str]:
-    """Return the units of ``newer_files``; of templates the enabled instances."""
-    return _units_of(paths, newer_files(paths))
-
-
-def _units_of(paths: Paths, installed: t.Iterable[str]) -> t.List[str]:
-    """Return the units among some files and links that can be stopped."""
+def units_of(paths: Paths, installed: t.Iterable[str]) -> t.List[str]:
+    """Return the units among some files and links that can be stopped; of templates the enabled instances."""
     units = [os.path.basename(path) for path in installed if _is_within(path, paths.unit_dir)]
     return [unit for unit in dict.fromkeys(units) if "@." not in unit]
 

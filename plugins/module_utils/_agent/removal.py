@@ -31,9 +31,9 @@ from .install import (
     find_installed,
     is_ours,
     newer_files,
-    newer_units,
     removable,
     remove_path,
+    units_of,
 )
 from .paths import Paths
 from .state_files import read_memory
@@ -138,7 +138,7 @@ class Removal:
     def _stop_units(self, foreign: t.Sequence[str]) -> t.List[str]:
         names = [
             unit
-            for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + tuple(newer_units(self._paths)))
+            for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + tuple(units_of(self._paths, newer_files(self._paths))))
             if self._file_in_force(FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
         ]
         return stop_units(self._node.run, names, SERVICES, self._check)

@@ -259,7 +259,7 @@ def record_applied(paths: Paths, by: str, text: str) -> t.Tuple[str, ...]:
     :param text: of the config file.
     :returns: a warning if it cannot be written. The rules do not depend on it.
     """
-    now = Applied(" ".join(by.split())[:_LONGEST], time.time(), _checksum(text.encode("utf-8")))
+    now = Applied(" ".join(by.split())[:_LONGEST], time.time(), zlib.crc32(text.encode("utf-8")))
     before = read_applied(paths)
     if before is not None and before._replace(time=now.time) == now:
         return ()
@@ -282,11 +282,7 @@ def applied_data(paths: Paths) -> t.Optional[t.Dict[str, t.Any]]:
     if applied is None:
         return None
     try:
-        edited = _checksum(files.read(paths.config) or b"") != applied.checksum
+        edited = zlib.crc32(files.read(paths.config) or b"") != applied.checksum
     except NodeError:
         edited = True
     return {"by": applied.by, "time": applied.time, "edited": edited}
-
-
-def _checksum(content: bytes) -> int:
-    return zlib.crc32(content)

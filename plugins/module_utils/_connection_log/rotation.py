@@ -38,7 +38,8 @@ def keep(run: Runner, service: str, folder: str, limit: int, starting: bool) -> 
     :raises NodeError: something cannot be written.
     """
     files.make_directory(folder, 0o700)
-    process = 0 if starting else _main_process(run, service)
+    # 0 if there is none.
+    process = 0 if starting else int(systemd.show_units(run, ("MainPID",), [service])[service].first("MainPID") or 0)
     with locked(folder, to_write=True, wait=False) as is_alone:
         if is_alone:
             _rotate(folder, limit, process, starting)
@@ -48,11 +49,6 @@ def keep(run: Runner, service: str, folder: str, limit: int, starting: bool) -> 
     elif process:
         coverage.note_run(folder)
     pod_history.update(folder, pod_names.read(), time.time())
-
-
-def _main_process(run: Runner, service: str) -> int:
-    """Return the process of a service; 0 if there is none."""
-    return int(systemd.show_units(run, ("MainPID",), [service])[service].first("MainPID") or 0)
 
 
 def _end_line(path: str) -> None:
