@@ -10,6 +10,7 @@ import typing as t
 
 from ..module_utils._connection_log.moments import parse_moment
 from ..module_utils._errors import ConfigError
+from ..module_utils._policy.values import naming
 from ..module_utils._system.endpoints import parse_endpoints
 from ..module_utils._system.families import PORT_PROTOCOLS
 from ._names import grouped, number_of_nodes, one_line, some_of, thousands
@@ -50,15 +51,11 @@ def ask(seen: t.Any, remote: t.Any, protocol: t.Any, at: t.Any) -> Who:
         raise ConfigError("ip_masq_address is not given: -e ip_masq_address=192.0.2.1:4711, IPv6 as [2001:db8::1]:4711")
     if protocol not in PORT_PROTOCOLS:
         raise ConfigError("ip_masq_protocol: %r is unknown: use %s" % (protocol, ", ".join(PORT_PROTOCOLS)))
-    try:
+    with naming("ip_masq_address, ip_masq_to"):
         node, other = parse_endpoints(str(seen), str(remote) if remote else None)
-    except ConfigError as exc:
-        raise ConfigError("ip_masq_address, ip_masq_to: %s" % exc) from None
-    try:
-        if at:
+    if at:
+        with naming("ip_masq_at"):
             parse_moment(str(at))
-    except ConfigError as exc:
-        raise ConfigError("ip_masq_at: %s" % exc) from None
     when = ("--at", str(at)) if at else ()
     to = () if other is None else ("--to", str(other))
     return Who(address=node.address, arguments=["who", str(node), *to, "--protocol", str(protocol), *when])

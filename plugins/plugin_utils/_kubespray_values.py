@@ -17,7 +17,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from jinja2.exceptions import UndefinedError
 
 from ..module_utils._errors import ConfigError
-from ..module_utils._policy.values import show
+from ..module_utils._policy.values import naming, show
 from ._names import grouped, some_of
 from ._networks import read_networks
 
@@ -92,10 +92,8 @@ class Values:
         found: t.List[str] = []
         for name in parts if self.get(whole) is None else (whole,):
             value = self.get(name)
-            try:
+            with naming(name):
                 found += read_networks(value)
-            except ConfigError as exc:
-                raise ConfigError("%s: %s" % (name, exc)) from None
         return found
 
     # What only remarks depend on must not make a run fail: hosts may differ, and what has no meaning counts as no.

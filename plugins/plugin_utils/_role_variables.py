@@ -21,7 +21,7 @@ from ..module_utils._engine.policy_rules import from_config
 from ..module_utils._engine.ruleset import exempt_spans
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.policy import NULL_REFUSED, POLICY_OPTIONS, Config, build, equivalent, nearest, split_lists
-from ..module_utils._policy.values import Network, check_log_size
+from ..module_utils._policy.values import Network, check_log_size, naming
 from ..module_utils._system import intervals
 from ..module_utils._system.families import FAMILIES
 from ..module_utils._system.printable import first_of
@@ -187,14 +187,12 @@ def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
 
     :raises ConfigError: some of them would be masqueraded.
     """
-    try:
+    with naming(PREFIX + "cluster_cidrs"):
         cluster = read_networks(networks)
         # Without any, netaddr is not needed.
         covering = exempt(policy.non_masquerade_cidrs, policy.masquerade_cidrs) if cluster else []
         # As they are written: merged, they would be networks that are in no inventory.
         left = list(uncovered_entries(cluster, covering)) if cluster and uncovered(cluster, covering) else []
-    except ConfigError as exc:
-        raise ConfigError("%scluster_cidrs: %s" % (PREFIX, exc)) from None
     if left:
         it = "it" if len(left) == 1 else "them"
         remedy = "add %s to %snon_masquerade_cidrs" % (it, PREFIX)

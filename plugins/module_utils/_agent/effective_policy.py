@@ -13,7 +13,7 @@ from .._engine.fixed_addresses import require_addresses
 from .._errors import ConfigError, NodeError
 from .._policy.config_file import Source, load, merge, name_culprit, read_directory
 from .._policy.policy import Config, build, file_key
-from .._policy.values import show
+from .._policy.values import naming, show
 from .._system.families import has_ipv6
 from .._system.limited import limited
 from . import repeated_repairs
@@ -129,10 +129,8 @@ def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], pa
     remembered = read_memory(paths)
     if config_file:
         document = load(config_file)
-        try:
+        with naming(config_file):
             config = build(dict(document.values, **given), file_key)
-        except ConfigError as exc:
-            raise ConfigError("%s: %s" % (config_file, exc)) from None
         policy = ComparedPolicy(FROM_OPTIONS, config, None, document.notes)
     elif set(given) - _PLACES:
         policy = ComparedPolicy(FROM_OPTIONS, build(given))

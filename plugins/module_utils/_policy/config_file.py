@@ -20,7 +20,7 @@ import typing as t
 from .._errors import ConfigError
 from .._system.files import NotRegularFile, open_regular
 from .policy import RESERVED_CIDRS, RFC1918_CIDRS, UNITED, build, file_key, find_file_key
-from .values import KEY_LIMIT, parse_integer, show, split_entries, unique
+from .values import KEY_LIMIT, naming, parse_integer, show, split_entries, unique
 
 #: bytes; a list of 10,000 CIDRs takes about 300,000
 SIZE_LIMIT = 4 * 1024 * 1024
@@ -236,10 +236,8 @@ def parse(text: str, name: str) -> Document:
     :param name: how messages call the file.
     :raises ConfigError: neither JSON nor YAML (with the line), not a mapping, a duplicate key, or beyond a limit.
     """
-    try:
+    with naming(name):
         return _as_document(_parse_text(text), name)
-    except ConfigError as exc:
-        raise ConfigError("%s: %s" % (name, exc)) from None
 
 
 def _as_document(data: t.Any, name: str) -> Document:

@@ -324,10 +324,8 @@ def build(values: t.Mapping[str, t.Any], label: t.Callable[[str], str] = str) ->
         merged["non_masquerade_cidrs"] = RESERVED_CIDRS if reserved else RFC1918_CIDRS
     fields: t.Dict[str, t.Any] = {}
     for option in POLICY_OPTIONS:
-        try:
+        with grammar.naming(label(option.name)):
             fields[option.name] = option.parse(merged[option.name])
-        except ConfigError as exc:
-            raise ConfigError("%s: %s" % (label(option.name), exc)) from None
     limit = fields.pop("cidr_limit")
     del fields["nomasq_all_reserved_ranges"]
     config = Config(**fields, notes=())

@@ -112,10 +112,8 @@ def _entries(
         raise ConfigError("%d entries are more than the limit of %d" % (len(value), limit))
     found = []
     for position, entry in enumerate(value, 1):
-        try:
+        with grammar.naming("entry %d" % position):
             found.append(parse(_keys(entry, names)))
-        except ConfigError as exc:
-            raise ConfigError("entry %d: %s" % (position, exc)) from None
     return tuple(found)
 
 
@@ -179,10 +177,8 @@ def _parse_rule(values: t.Dict[str, t.Any]) -> PolicyRule:
 
 def _named(name: str, parse: t.Callable[[t.Any], t.Any], values: t.Dict[str, t.Any], absent: t.Any = ()) -> t.Any:
     """Return the value of one key; ``absent`` if it is."""
-    try:
+    with grammar.naming(name):
         return parse(values[name]) if name in values else absent
-    except ConfigError as exc:
-        raise ConfigError("%s: %s" % (name, exc)) from None
 
 
 def _mapping(values: t.Dict[str, t.Any]) -> t.Optional[str]:

@@ -9,6 +9,7 @@ remedy.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import ipaddress
 import re
@@ -106,6 +107,15 @@ _CHAIN = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z"
 _INTERFACE = r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\Z"
 _MARK = r"(0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,10})(?:/(0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,10}))?\Z"
 _PORT_RANGE = r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z"
+
+
+@contextlib.contextmanager
+def naming(subject: str) -> t.Iterator[None]:
+    """Have what is refused say where it is: ``SUBJECT: why``."""
+    try:
+        yield
+    except ConfigError as exc:
+        raise ConfigError("%s: %s" % (subject, exc)) from None
 
 
 class PortRange(t.NamedTuple):

@@ -12,6 +12,7 @@ from .._engine.reconcile import reconcile
 from .._errors import ConfigError, IpMasqError, ProgramMissingError
 from .._policy.config_file import load
 from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
+from .._policy.values import naming
 from .._system import command_defaults, packages, process
 from .._system.node import Node
 from .._verify.words import concerned
@@ -42,10 +43,8 @@ def read_config(params: Params) -> Config:
     document = load(params["config_file"])
     values = dict(document.values)
     values.update((name, given[name]) for name in FLAGS if name in given and given[name] != DEFAULTS[name])
-    try:
+    with naming(params["config_file"]):
         config = build(values, label=file_key)
-    except ConfigError as exc:
-        raise ConfigError("%s: %s" % (params["config_file"], exc)) from None
     return config._replace(notes=document.notes + config.notes)
 
 
