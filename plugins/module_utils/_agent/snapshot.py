@@ -114,10 +114,8 @@ def mark_sync(paths: Paths) -> float:
 
 def last_sync(paths: Paths) -> t.Optional[float]:
     """Return when a resync last succeeded: seconds since the epoch; None if none did since boot."""
-    try:
-        return os.stat(paths.last_sync).st_mtime
-    except OSError:
-        return None
+    about = files.status(paths.last_sync)
+    return about.st_mtime if about else None
 
 
 def resync_script(paths: Paths) -> str:

@@ -215,8 +215,5 @@ def try_service(run: Runner, paths: Paths) -> None:
 
 def _stamp(path: str) -> t.Optional[t.Tuple[int, int]]:
     """Return a value that differs after a file was replaced."""
-    try:
-        about = os.lstat(path)
-    except OSError:
-        return None
-    return about.st_ino, about.st_mtime_ns
+    about = files.status(path)
+    return (about.st_ino, about.st_mtime_ns) if about else None

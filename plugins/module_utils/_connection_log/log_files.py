@@ -76,11 +76,8 @@ def parts(folder: str) -> t.List[LogFile]:
 
 
 def _part(path: str, rotated: t.Optional[t.Match[str]]) -> t.Optional[LogFile]:
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    if not stat.S_ISREG(status.st_mode):
+    status = files.status(path)
+    if status is None or not stat.S_ISREG(status.st_mode):
         return None
     ended = float(rotated.group(1)) if rotated else status.st_mtime
     return LogFile(path, ended, status.st_size, bool(rotated and rotated.group(2)), not rotated)

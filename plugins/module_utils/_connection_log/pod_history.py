@@ -67,7 +67,8 @@ def update(folder: str, pods: Pods, now: float) -> None:
     :raises NodeError: it cannot be written.
     """
     path = os.path.join(folder, NAME)
-    known, seen = read(folder), _seen(path)
+    known, about = read(folder), files.status(path)
+    seen = about.st_mtime if about else 0.0
     live = {(address, pod.name, pod.since) for address, pod in pods.items()}
     there = {one[:3]: one for one in known if one.until == seen}
     if live == set(there) and known:
@@ -86,10 +87,3 @@ def update(folder: str, pods: Pods, now: float) -> None:
     content = json.dumps([*ended, *new][-MOST:])
     files.write(path, content.encode("utf-8"))
     files.touch(path, now)
-
-
-def _seen(path: str) -> float:
-    try:
-        return os.lstat(path).st_mtime
-    except OSError:
-        return 0.0

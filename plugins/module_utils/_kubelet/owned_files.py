@@ -75,7 +75,7 @@ def check_replaceable(version: FileVersion) -> None:
     :raises ConfigError: it is a symbolic link (another program keeps the real file), has other hard links (they would
         keep the old content), or changed since it was read.
     """
-    status = os.lstat(version.path) if os.path.lexists(version.path) else None
+    status = files.status(version.path)
     why = ""
     if status and stat.S_ISLNK(status.st_mode):
         why = "is a symlink to %s, a file managed elsewhere; edit that file" % os.readlink(version.path)

@@ -47,12 +47,18 @@ def open_regular(path: str, follow: bool = True) -> t.BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def status(path: str) -> t.Optional[os.stat_result]:
+    """Return what the file system says of a file; None if there is none. Symbolic links are not followed."""
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
 def mode(path: str) -> int:
     """Return the type of a file and its permission bits; 0 if there is none. Symbolic links are not followed."""
-    try:
-        return os.lstat(path).st_mode
-    except OSError:
-        return 0
+    found = status(path)
+    return found.st_mode if found else 0
 
 
 def is_directory(path: str) -> bool:

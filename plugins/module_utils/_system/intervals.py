@@ -52,13 +52,8 @@ def complement(spans: Spans, highest: int) -> Spans:
 
 def contains(spans: Spans, number: int) -> bool:
     """Return whether a number is in it."""
-    place = bisect.bisect_right(spans, (number, highest_of(spans))) - 1
+    place = bisect.bisect_right(spans, (number + 1, -1)) - 1
     return place >= 0 and spans[place][0] <= number <= spans[place][1]
-
-
-def highest_of(spans: Spans) -> int:
-    """Return the last number; -1 if there is none."""
-    return spans[-1][1] if spans else -1
 
 
 def cut(spans: Spans, cuts: t.Iterable[int]) -> t.List[t.Tuple[int, int]]:

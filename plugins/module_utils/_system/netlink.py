@@ -9,6 +9,7 @@ tool, and nothing is lost that tools cannot express.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -67,6 +68,16 @@ class KernelError(NodeError):
     def __init__(self, code: int, what: str) -> None:
         super().__init__("the kernel refused %s: %s" % (what, os.strerror(code)))
         self.code = code
+
+
+@contextlib.contextmanager
+def ignoring(*codes: int) -> t.Iterator[None]:
+    """Go on where the kernel refuses a request with one of these errors; without any, where it looked."""
+    try:
+        yield
+    except KernelError as exc:
+        if exc.code in NO_ANSWER if not codes else exc.code not in codes:
+            raise
 
 
 def attribute(kind: int, value: bytes) -> bytes:
@@ -258,12 +269,9 @@ class Netlink:
         """
         found: t.List[bytes] = []
         for family in families:
-            try:
+            with ignoring(errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # without IPv6, or without routing rules
                 request = struct.pack("B", family).ljust(size, b"\0")
                 found += (message.body for message in self.dump(kind, request, what))
-            except KernelError as exc:
-                if exc.code not in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # without IPv6, or without routing rules
-                    raise
         return tuple(found)
 
     def ask(self, kind: int, body: bytes, what: str) -> Message:

@@ -142,13 +142,9 @@ def _attempts(read: t.Callable[[_Reader], T], number: int) -> t.Iterator[t.Tuple
     with Netlink(netlink.NETFILTER) as kernel:
         for attempt in range(1, number + 1):
             before = generation_of(kernel)
-            try:
+            with netlink.ignoring(errno.ENOENT):
                 found = read(_Reader(kernel))
-            except netlink.KernelError as exc:
-                if exc.code != errno.ENOENT:
-                    raise
-                continue
-            yield attempt, found, before if generation_of(kernel) == before else None
+                yield attempt, found, before if generation_of(kernel) == before else None
 
 
 def generation_of(kernel: Netlink) -> int:
@@ -199,11 +195,8 @@ class _Reader:
 
     def _collect_objects(self, family: int = 0) -> None:
         self._collect(_GET_OBJECT, "objects", family=family)
-        try:
+        with netlink.ignoring(errno.EOPNOTSUPP, errno.EINVAL):  # a kernel without flowtables
             self._collect(_GET_FLOWTABLE, "flowtables", family=family)
-        except netlink.KernelError as exc:
-            if exc.code not in (errno.EOPNOTSUPP, errno.EINVAL):  # a kernel without flowtables
-                raise
 
     def _tables(self) -> t.Tuple[NftTable, ...]:
         return tuple(
@@ -287,13 +280,10 @@ def _numbered(kernel: Netlink, family: int, known: t.Mapping[int, bytes], wanted
         return None
     keys = (netlink.nest(1, netlink.nest(1, netlink.attribute(1, struct.pack("=I", key)))) for key in range(size))
     request = netlink.family_head(family) + wanted + netlink.nest(ELEMENTS, *keys)
-    try:
+    with netlink.ignoring(errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
         found = kernel.ask_all(SUBSYSTEM | _GET_ELEMENT, request, size, "elements of a map")
         return [message.body[4:] for message in found]
-    except netlink.KernelError as exc:
-        if exc.code not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
-            raise
-        return None
+    return None
 
 
 def _rule_requests(chains: t.Sequence[t.Tuple[int, bytes]]) -> t.Iterator[t.Tuple[int, bytes]]:

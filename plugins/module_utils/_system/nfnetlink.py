@@ -10,13 +10,14 @@ raise NodeError if the kernel does not answer, unless None says so.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import typing as t
 
 from .._errors import NodeError
 from . import netlink, nf_tables
 from .families import Family
-from .netlink import NETFILTER, Attributes, KernelError, Message, Netlink, attributes, network_word, text
+from .netlink import NETFILTER, Attributes, Message, Netlink, attributes, network_word, text
 
 #: subsystem << 8 | message: NFNL_MSG_COMPAT_GET, and those of nf_tables
 _GET_EXTENSION = 11 << 8 | 0
@@ -121,11 +122,9 @@ def generation() -> t.Optional[int]:
 
     None if the kernel does not say.
     """
-    try:
-        with Netlink(NETFILTER, _TIMEOUT) as kernel:
-            return nf_tables.generation_of(kernel)
-    except NodeError:
-        return None
+    with contextlib.suppress(NodeError), Netlink(NETFILTER, _TIMEOUT) as kernel:
+        return nf_tables.generation_of(kernel)
+    return None
 
 
 def rules(family: int, table: str, name: str) -> t.List[NftRule]:
@@ -158,21 +157,13 @@ def _is_there(kind: int, family: Family, values: bytes) -> t.Optional[bool]:
 def _get(kind: int, family: Family, values: bytes) -> t.Optional[Attributes]:
     """Get the attributes of one object; None if it does not exist."""
     body = netlink.family_head(family.number) + values
-    try:
-        with Netlink(NETFILTER, _TIMEOUT) as kernel:
-            return attributes(kernel.ask(kind, body, "a question about netfilter").body[4:])
-    except KernelError as exc:
-        if exc.code in netlink.NO_ANSWER:
-            raise
-        return None
+    with netlink.ignoring(), Netlink(NETFILTER, _TIMEOUT) as kernel:
+        return attributes(kernel.ask(kind, body, "a question about netfilter").body[4:])
+    return None
 
 
 def _dump(kind: int, body: bytes, what: str) -> t.List[Message]:
     """Dump all objects that match."""
-    try:
-        with Netlink(NETFILTER, _TIMEOUT) as kernel:
-            return kernel.dump(kind, body, what, _DUMPS)
-    except KernelError as exc:
-        if exc.code in netlink.NO_ANSWER:
-            raise
-        return []
+    with netlink.ignoring(), Netlink(NETFILTER, _TIMEOUT) as kernel:
+        return kernel.dump(kind, body, what, _DUMPS)
+    return []

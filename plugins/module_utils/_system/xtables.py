@@ -17,7 +17,7 @@ import struct
 import typing as t
 
 from .families import BY_NUMBER, IPV4, IPV6, Family
-from .netlink import ATTEMPTS, KernelError, name
+from .netlink import ATTEMPTS, KernelError, ignoring, name
 
 _GET_INFO, _GET_ENTRIES, _SET_REPLACE = 64, 65, 64
 _INFO = struct.Struct("@32sI5I5III")
@@ -124,14 +124,10 @@ def read(family: Family, table: str) -> XtTable:
     with _socket(family, what) as opened:
         for _attempt in range(ATTEMPTS):
             _name, hooks, *places, number, size = _info(opened, family, table, what)
-            try:
+            with ignoring(errno.EAGAIN):  # it was changed since
                 wanted = _WANTED.pack(table.encode(), size) + bytes(size)
                 found = _ask(opened, family, _GET_ENTRIES, wanted, what)
-            except KernelError as exc:
-                if exc.code != errno.EAGAIN:  # it was changed since
-                    raise
-                continue
-            return XtTable(family, table, hooks, tuple(places), number, found[_WANTED.size :])
+                return XtTable(family, table, hooks, tuple(places), number, found[_WANTED.size :])
     raise KernelError(errno.EAGAIN, what)
 
 
@@ -220,9 +216,8 @@ def chains_from(table: XtTable, start: str, wanted: t.Container[str] = ()) -> t.
 
 def used_chains(table: XtTable) -> t.List[str]:
     """Return the chains of hooks that have rules."""
-    first, policies = table.places[: len(CHAINS)], table.places[len(CHAINS) :]
-    used = (table.hooks >> hook & 1 and first[hook] != policies[hook] for hook in range(len(CHAINS)))
-    return [chain for chain, one in zip(CHAINS, used) if one]
+    hooked = ((chain, hook) for chain, hook in HOOKS.items() if table.hooks >> hook & 1)
+    return [chain for chain, hook in hooked if table.places[hook] != table.places[len(CHAINS) + hook]]
 
 
 def chain_names(table: XtTable) -> t.Set[str]:
