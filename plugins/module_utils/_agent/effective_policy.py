@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import typing as t
 
@@ -79,17 +80,14 @@ def find_policy_within(paths: Paths, remembered: Memory) -> EffectivePolicy:
 
     def find() -> t.Any:
         found = find_policy(paths, remembered)
-        read = None if found.files is None else tuple(map(tuple, found.files))
-        return found.config is not None, tuple(found._replace(config=None, files=None)), read
+        return found.config is not None, found[1:-1], found.files and [tuple(one) for one in found.files]
 
     try:
-        is_there, found, read = limited(find, _PATIENCE, "read the configuration")
+        is_there, (values, *about), read = limited(find, _PATIENCE, "read the configuration")
     except NodeError as exc:
         return _last_valid(remembered)._replace(problem=str(exc))
-    return EffectivePolicy(*found)._replace(
-        config=_build(found[1]) if is_there else None,
-        files=None if read is None else tuple(Source(*one) for one in read),
-    )
+    files = read and tuple(Source(*one) for one in read)
+    return EffectivePolicy._make((_build(values) if is_there else None, values, *about, files))
 
 
 def require_policy(paths: Paths, remembered: Memory) -> t.Tuple[EffectivePolicy, Config]:
@@ -181,19 +179,17 @@ def _build(values: t.Dict[str, t.Any]) -> Config:
 
 def are_unchanged(sources: t.Sequence[Source], paths: Paths) -> bool:
     """Return whether the files in config_dir still have these names and contents, whenever they were written."""
-    try:
+    with contextlib.suppress(ConfigError):
         return [source[:2] for source in read_directory(paths.config_dir)] == [source[:2] for source in sources]
-    except ConfigError:
-        return False
+    return False
 
 
 def edited_since(policy: EffectivePolicy, paths: Paths) -> bool:
     """Return whether a valid configuration was edited since it was read."""
     read = policy.files
-    try:
+    with contextlib.suppress(NodeError):
         return read is not None and not limited(lambda: are_unchanged(read, paths), _PATIENCE, "read the configuration")
-    except NodeError:
-        return False
+    return False
 
 
 def _is_new(source: Source) -> bool:

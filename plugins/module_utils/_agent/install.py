@@ -107,7 +107,7 @@ def check_paths(paths: Paths) -> None:
 
     :raises ConfigError: nothing was touched.
     """
-    unusable = {paths.fixed(path): _BECAUSE_OF_USERS for path in _OF_USERS}
+    unusable = {paths.root + path: _BECAUSE_OF_USERS for path in _OF_USERS}
     unusable.update({paths.state_dir: _BECAUSE_REMOVED, paths.run_dir: _BECAUSE_REMOVED})
     for name, path in paths.chosen().items():
         real = os.path.realpath(path or "/")
@@ -166,7 +166,7 @@ class Installation:
         changes += [FileChange(path, text, _FOLDER) for path, text in self._wrong.items()]
         if self._new_modules:
             changes.append(FileChange(modules_dir, None, "directory of modules, version %s\n" % VERSION))
-        self._directories = [path for path in directories(paths) if not os.path.isdir(path)]
+        self._directories = [path for path in (paths.config_dir, paths.drop_ins) if not os.path.isdir(path)]
         # node_exporter would still collect old metrics, and an old program would restore an old policy.
         old = existing(path for old in before for path in (old.metrics_file, old.resync, old.program))
         old = [path for path in old if path not in (paths.metrics_file, paths.resync, paths.program)]
@@ -319,10 +319,9 @@ def removable(paths: t.Sequence[str]) -> t.Tuple[t.List[str], t.List[str]]:
 
 def is_ours(path: str) -> bool:
     """Return whether an installation, ``set_timer`` or ``systemctl enable`` wrote a file."""
-    try:
+    with contextlib.suppress(NodeError):
         return os.path.islink(path) or MARK.encode("ascii") in (files.read(path) or b"")[:1000]
-    except NodeError:
-        return False
+    return False
 
 
 def newer_files(paths: Paths) -> t.List[str]:
@@ -366,14 +365,9 @@ def _template(unit: str) -> str:
     return "%s@%s" % (name, instance[instance.rindex(".") :]) if "." in instance else unit
 
 
-def directories(paths: Paths) -> t.Tuple[str, ...]:
-    """Return the directories of the configuration, mode 0755, in the order in which they are made."""
-    return paths.config_dir, paths.drop_ins
-
-
 def node_directories(paths: Paths) -> t.Tuple[str, ...]:
     """Return all directories that are the agent's alone, mode 0755, in the order in which they are made."""
-    return (*directories(paths), *module_directory.folders(paths))
+    return (paths.config_dir, paths.drop_ins, *module_directory.folders(paths))
 
 
 def node_files(paths: Paths, config_text: t.Optional[str] = None) -> t.Dict[str, t.Tuple[bytes, int]]:

@@ -71,8 +71,7 @@ def installed(paths: Paths) -> t.List[str]:
 
 def stop(run: Runner, paths: Paths, check_only: bool) -> t.List[str]:
     """Stop and disable the units, and return what was done. Units of others with these names stay."""
-    there = list(map(os.path.basename, installed(paths)))
-    names = [name for name in log_unit_files(paths, "", 0) if name in there]
+    names = [os.path.basename(path) for path in installed(paths) if path != paths.log_config]
     return stop_units(run, names, (LOG_SERVICE, LOG_KEEP_SERVICE), check_only) if names else []
 
 

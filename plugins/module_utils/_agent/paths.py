@@ -107,10 +107,6 @@ class Paths(_Places):
         """Return the chosen paths by name."""
         return {name: getattr(self, name) for name in CHOSEN}
 
-    def fixed(self, path: str) -> str:
-        """Return where a path is that nobody can choose."""
-        return self.root + path
-
     @property
     def lib_dir(self) -> str:
         """The directory of the agent's modules, in directories named by their digest."""
@@ -124,7 +120,7 @@ class Paths(_Places):
     @property
     def unit_dir(self) -> str:
         """The unit files of this agent."""
-        return self.fixed(self.units)
+        return self.root + self.units
 
     def unit_dirs(self) -> t.Tuple[str, ...]:
         """Return the directories that can have unit files of an agent, the one that prevails first."""

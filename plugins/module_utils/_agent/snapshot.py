@@ -94,8 +94,7 @@ def take(
         lines = [" ".join((family, action, one.kinds, *one.command)) for family, action, one in metrics.listings]
         files.write(paths.counted, "".join(line + "\n" for line in lines).encode("utf-8"))
     files.write(paths.commands, "".join(" ".join(command) + "\n" for command in commands).encode("utf-8"))
-    with open("/proc/uptime", encoding="ascii") as uptime:
-        now = int(float(uptime.read().split()[0]))
+    now = int(float(files.lines("/proc/uptime")[0].split()[0]))
     files.write(paths.due, b"%d\n" % (now + FULL_CHECK_EVERY))
     files.write(paths.expected, taken.stdout.encode("utf-8", "surrogateescape"))
 

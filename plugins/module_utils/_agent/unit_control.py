@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import typing as t
@@ -128,10 +129,9 @@ def start_units(run: Runner, starts: t.Sequence[Step]) -> t.Tuple[t.List[Step], 
 
 
 def _inotify_instances() -> str:
-    try:
+    with contextlib.suppress(NodeError, ValueError):
         return "%d" % int(files.read("/proc/sys/fs/inotify/max_user_instances") or b"")
-    except (NodeError, ValueError):
-        return "unknown"
+    return "unknown"
 
 
 def stop_units(run: Runner, names: t.Sequence[str], last: t.Container[str], check: bool) -> t.List[str]:
@@ -168,10 +168,10 @@ def step_lines(steps: t.Iterable[Step]) -> t.List[str]:
     return ["%s: %s" % (verb, ", ".join(units)) for verb, units in steps if units]
 
 
-def set_timer(run: Runner, paths: Paths, interval: int, check: bool = False) -> bool:
+def set_timer(run: Runner, paths: Paths, interval: int, check: bool = False) -> t.List[str]:
     """Set the interval of the timer (nanoseconds).
 
-    :returns: whether that changed anything.
+    :returns: what was done, a line if anything.
     :raises NodeError: systemd refused, or a directory does not answer.
     """
     path, wanted = interval_drop_in(paths), interval_text(interval)
@@ -190,7 +190,7 @@ def set_timer(run: Runner, paths: Paths, interval: int, check: bool = False) -> 
         systemd.daemon_reload(run)
         # Without a wait: the service that the timer starts may be the caller.
         systemd.systemctl(run, "try-restart", "--no-block", TIMER)
-    return differs
+    return ["timer interval set to %gs" % (interval / 1e9)] if differs else []
 
 
 def try_service(run: Runner, paths: Paths) -> None:

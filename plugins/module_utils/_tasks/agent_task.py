@@ -86,8 +86,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
             notes += record_applied(paths, params["applied_by"], text)
     installation.update_units(params["enabled"])
     log_service.update(installation, params["connection_log"])
-    if unit_control.set_timer(node.run, paths, config.resync_interval, check):
-        installation.services.append("timer interval set to %gs" % (config.resync_interval / 1e9))
+    installation.services += unit_control.set_timer(node.run, paths, config.resync_interval, check)
     warnings = (*notes, *result.notes, *installation.notes)
     warnings += tuple(repeated_repairs.notes(read_memory(paths).repairs, time.time()))
     if check and failed:

@@ -279,8 +279,7 @@ def _set_timer(node: Node, paths: Paths, interval: int) -> None:
     """Give the timer an interval, if it has another one."""
     from .._agent import unit_control
 
-    if unit_control.set_timer(node.run, paths, interval):
-        console.log(console.NOTICE, "timer interval set to %gs" % (interval / 1e9))
+    console.log(console.NOTICE, *unit_control.set_timer(node.run, paths, interval))
 
 
 # The other commands import their modules themselves: loading all of them takes 43 ms, half of a sync.

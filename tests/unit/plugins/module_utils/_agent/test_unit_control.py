@@ -148,19 +148,19 @@ class TestTimer:
 
     def test_default_needs_no_drop_in(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        assert unit_control.set_timer(systemctl, paths, 60 * 10**9) is False
+        assert unit_control.set_timer(systemctl, paths, 60 * 10**9) == []
         assert systemctl.calls == []
 
     def test_another_interval_is_set_once_and_taken_back(self, paths: Paths, tmp_path: Path) -> None:
         systemctl = Systemctl()
         drop_in = tmp_path / "run/systemd/system/ip-masq-agent.timer.d/interval.conf"
-        assert unit_control.set_timer(systemctl, paths, 5 * 10**9, check=True) is True
+        assert unit_control.set_timer(systemctl, paths, 5 * 10**9, check=True) == ["timer interval set to 5s"]
         assert not drop_in.exists() and systemctl.calls == []
-        assert unit_control.set_timer(systemctl, paths, 5 * 10**9) is True
+        assert unit_control.set_timer(systemctl, paths, 5 * 10**9) == ["timer interval set to 5s"]
         assert "OnUnitInactiveSec=5000000us" in drop_in.read_text()
         assert systemctl.calls == [["daemon-reload"], ["try-restart", "--no-block", units.TIMER]]
-        assert unit_control.set_timer(systemctl, paths, 5 * 10**9) is False
-        assert unit_control.set_timer(systemctl, paths, 60 * 10**9) is True
+        assert unit_control.set_timer(systemctl, paths, 5 * 10**9) == []
+        assert unit_control.set_timer(systemctl, paths, 60 * 10**9) == ["timer interval set to 60s"]
         assert not drop_in.exists()
 
 
