@@ -49,6 +49,7 @@ _raw:
   elements: dict
 """
 
+import contextlib
 import typing as t
 
 from ansible.errors import AnsibleError
@@ -142,7 +143,6 @@ class _Views:
 
 def _equal(one: t.Any, other: t.Any) -> bool:
     """Compare two values. Text of a vault without its password cannot be compared, and counts as the same."""
-    try:
+    with contextlib.suppress(AnsibleError):
         return bool(one is other or one == other)
-    except AnsibleError:
-        return True
+    return True

@@ -355,10 +355,9 @@ def _utc(seconds: float) -> str:
 
 def reported_policy(asked: t.Any) -> t.Any:
     """Return the policy that the agent of a node reports, by option; None if there is none."""
-    try:
+    with contextlib.suppress(KeyError, TypeError):
         return asked["report"]["config"]
-    except (KeyError, TypeError):
-        return None
+    return None
 
 
 def by_state(nodes: t.Iterable[Node]) -> t.List[Group]:

@@ -11,6 +11,7 @@ run.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import typing as t
@@ -107,10 +108,9 @@ def command(params: t.Mapping[str, t.Any]) -> str:
 
 def _invocation_is_wanted(task_vars: t.Optional[t.Dict[str, t.Any]]) -> bool:
     """Return whether to return the options: ansible-core before 2.21 has every module do so, and no setting for it."""
-    try:
+    with contextlib.suppress(AnsibleError):
         return bool(constants.config.get_config_value("INJECT_INVOCATION", variables=task_vars))
-    except AnsibleError:
-        return True
+    return True
 
 
 def answer(stdout: str, names: t.Collection[str]) -> t.Optional[t.Dict[str, t.Any]]:

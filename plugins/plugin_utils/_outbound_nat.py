@@ -11,6 +11,7 @@ policy for each IP family. A policy with ``Destinations`` is loopbackDSR's, and 
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import typing as t
@@ -160,11 +161,9 @@ def _policy(value: Node) -> _Policy:
 
 def _network(item: Node) -> Network:
     """Parse an exception, which is not ours: host bits and addresses without a prefix are taken as HNS takes them."""
-    try:
+    with contextlib.suppress(ValueError):
         if item.kind == "string":
             return ipaddress.ip_network(item.value, strict=False)
-    except ValueError:
-        pass
     raise ConfigError("%s: %s is not a CIDR: correct it or remove it" % (item.path, _found(item)))
 
 

@@ -9,6 +9,7 @@ Operators and units start the launcher. It names the directory of the modules, a
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import os
@@ -130,10 +131,9 @@ def _read(name: str) -> t.Optional[bytes]:
     """Read a module with this one's loader, from a directory or an archive. It is not run, which takes long."""
     loader: t.Any = __spec__.loader
     folder = os.path.dirname(os.path.dirname(__file__))
-    try:
+    with contextlib.suppress(OSError):
         return t.cast(t.Optional[bytes], loader.get_data(os.path.join(folder, *name.split(".")) + ".py"))
-    except OSError:
-        return None
+    return None
 
 
 def launcher(paths: Paths) -> bytes:

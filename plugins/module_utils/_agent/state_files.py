@@ -234,14 +234,13 @@ def is_outdated(last: Verification, memory: Memory) -> bool:
 
 def _read_record(path: str, like: t.Any) -> t.Any:
     """Read a record with values of the types of another one; None if there is none, or it is damaged."""
-    try:
+    with contextlib.suppress(NodeError, ValueError, TypeError, RecursionError, OverflowError, OSError):
         content = limited(lambda: files.read(path), PATIENCE, "read %s" % path) or b""
         values = type(like)(**json.loads(content.decode("utf-8")))
         found = like._make(one if known is None else type(known)(one) for one, known in zip(values, like))
         time.localtime(found.time)
         return found
-    except (NodeError, ValueError, TypeError, RecursionError, OverflowError, OSError):
-        return None
+    return None
 
 
 class Applied(t.NamedTuple):
@@ -281,8 +280,7 @@ def applied_data(paths: Paths) -> t.Optional[t.Dict[str, t.Any]]:
     applied = read_applied(paths)
     if applied is None:
         return None
-    try:
+    edited = True
+    with contextlib.suppress(NodeError):
         edited = zlib.crc32(files.read(paths.config) or b"") != applied.checksum
-    except NodeError:
-        edited = True
     return {"by": applied.by, "time": applied.time, "edited": edited}

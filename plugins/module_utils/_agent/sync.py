@@ -112,10 +112,9 @@ def _seen() -> t.Tuple[t.Any, ...]:
     """Return what the rules depend on besides the policy and the node's firewall: the legacy tables that exist, where
     the programs are, and the local ports; None for these if they cannot be read.
     """
-    try:
-        ports: t.Optional[LocalPorts] = read_local_ports()
-    except NodeError:
-        ports = None
+    ports: t.Optional[LocalPorts] = None
+    with contextlib.suppress(NodeError):
+        ports = read_local_ports()
     return [legacy_tables(family) for family in FAMILIES], installed_programs(), ports
 
 
@@ -357,10 +356,9 @@ class _Resync:
 
 def _answers(path: str) -> bool:
     """Return whether the file system of a path answers, also if it answers with an error."""
-    try:
+    with contextlib.suppress(NodeError):
         return t.cast(bool, limited(lambda: os.path.isdir(path) or True, PATIENCE, "use %s" % path))
-    except NodeError:
-        return False
+    return False
 
 
 def _same_or_new(old: t.Tuple[str, ...], new: t.Tuple[str, ...]) -> t.Tuple[str, ...]:

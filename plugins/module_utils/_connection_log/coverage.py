@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -30,11 +31,10 @@ _Gap = t.Tuple[t.Optional[float], float]
 
 def _gaps(folder: str) -> t.Optional[t.Tuple[t.List[_Gap], float]]:
     """Return from when to when nothing was logged, and until when it was; None if that is not known."""
-    try:
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         listed, written = files.read_json(os.path.join(folder, _NAME), _LARGEST)
         return [(None if a is None else as_moment(a), as_moment(b)) for a, b in listed], written
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
+    return None
 
 
 def note_start(folder: str) -> None:

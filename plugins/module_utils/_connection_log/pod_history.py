@@ -38,7 +38,7 @@ def read(folder: str) -> t.List[HeldAddress]:
 
     :param folder: of the log.
     """
-    try:
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         listed, seen = files.read_json(os.path.join(folder, NAME), _LARGEST)
         # Of those that were there then, the file has no end.
         return [
@@ -51,8 +51,7 @@ def read(folder: str) -> t.List[HeldAddress]:
             )
             for address, name, attached, since, until in listed
         ]
-    except (OSError, ValueError, TypeError, RecursionError):
-        return []
+    return []
 
 
 def name_at(known: t.Iterable[HeldAddress], address: str, moment: float) -> t.Optional[str]:

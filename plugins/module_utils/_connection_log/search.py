@@ -9,6 +9,7 @@ the order of these ends.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import typing as t
@@ -159,7 +160,8 @@ def _parse(line: bytes) -> t.Optional[Connection]:
     """Parse a line; None if it is damaged."""
     if len(line) > _LONGEST_LINE:
         return None
-    try:
+    # Deep nesting is a RecursionError; values of other types are one of the others.
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         data = json.loads(line.decode("utf-8"))
         source = _endpoint(data, "src_ip", "orig.l4.sport")
         destination = _endpoint(data, "dest_ip", "orig.l4.dport")
@@ -169,9 +171,7 @@ def _parse(line: bytes) -> t.Optional[Connection]:
         began = _time(data, "flow.start") if "flow.start.sec" in data else None
         ended = _time(data, "flow.end")
         return Connection(protocol, source, destination, seen, remote, began=began or None, ended=ended)
-    # Deep nesting is a RecursionError; values of other types are one of the others.
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
+    return None
 
 
 def _time(data: t.Mapping[str, t.Any], name: str) -> float:
@@ -194,10 +194,8 @@ def _end(part: LogFile, last: bool = False) -> t.Optional[float]:
     """Return when the first connection in a file ended, or the last one; None if no line at that place can be read."""
     if last and not part.is_current:  # its name has it
         return part.ended
-    try:
-        with opened(part) as handle:
-            handle.seek(max(part.size - _LONGEST_LINE * 4, 0) if last else 0)
-            lines = handle.read(_LONGEST_LINE * 4).split(b"\n")
-    except (OSError, EOFError, zlib.error):
-        return None
-    return next((one.ended for one in map(_parse, reversed(lines) if last else lines) if one), None)
+    with contextlib.suppress(OSError, EOFError, zlib.error), opened(part) as handle:
+        handle.seek(max(part.size - _LONGEST_LINE * 4, 0) if last else 0)
+        lines = handle.read(_LONGEST_LINE * 4).split(b"\n")
+        return next((one.ended for one in map(_parse, reversed(lines) if last else lines) if one), None)
+    return None

@@ -8,6 +8,8 @@ Message layout: linux/netfilter/nfnetlink_conntrack.h.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import ipaddress
 import math
 import re
@@ -186,14 +188,14 @@ def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
     :param look: as for ``read``.
     :raises NodeError: the kernel refuses the request.
     """
-    match, timeouts = _layout(family).match, _Timeouts()
+    match, longest = _layout(family).match, functools.lru_cache(maxsize=None)(_longest_timeout)
 
     def pass_on(message: Message) -> bool:
         found = match(message.body)
         parts = found.groups() if found else _parts(netlink.attributes(message.body[4:]), family)
         if parts:
             source, source_port, remote, seen, protocol, remote_port, seen_port, zone, status, timeout, *state = parts
-            idle = timeouts.idle(protocol[0], status, timeout, *state)
+            idle = _idle(longest, protocol[0], status, timeout, *state)
             look(PortUse(source, source_port, seen, seen_port, remote, remote_port, protocol, zone, idle))
         return False
 
@@ -257,33 +259,24 @@ def _connection(protocol: str, known: netlink.Attributes, family: Family) -> Con
         *opened.ends,
         *answered.ends[::-1],
         Zones(*map(netlink.number, (known.get(_ZONE), opened.zone, answered.zone))),
-        _Timeouts().idle(PROTOCOLS[protocol], *_time_parts(known)),
+        _idle(_longest_timeout, PROTOCOLS[protocol], *_time_parts(known)),
         netlink.number(began) / 1e9 if began else None,
     )
 
 
-class _Timeouts:
-    """How long connections have been idle, by the timeouts of the kernel. Each is read once."""
+def _idle(
+    longest: t.Callable[..., int], protocol: int, status: bytes, timeout: t.Optional[bytes], *state: t.Optional[bytes]
+) -> t.Optional[int]:
+    """Return the seconds since the last packet, at most: what has passed of the longest timeout of its state.
 
-    def __init__(self) -> None:
-        self._longest: t.Dict[t.Tuple[t.Any, ...], int] = {}
-
-    def idle(
-        self, protocol: int, status: bytes, timeout: t.Optional[bytes], *state: t.Optional[bytes]
-    ) -> t.Optional[int]:
-        """Return the seconds since the last packet, at most: what has passed of the longest timeout of its state.
-
-        :param state: of TCP, with the flags of both sides.
-        """
-        if timeout is None:
-            return None
-        key = (protocol, status, state)
-        longest = self._longest.get(key)
-        if longest is None:
-            longest = self._longest[key] = _longest_timeout(protocol, status, *state)
-        # The kernel rounds down what is left. More than the longest is a timeout from elsewhere, such as a rule.
-        idle = longest - int.from_bytes(timeout, "big")
-        return None if idle < 0 else idle
+    :param longest: as ``_longest_timeout``.
+    :param state: of TCP, with the flags of both sides.
+    """
+    if timeout is None:
+        return None
+    # The kernel rounds down what is left. More than the longest is a timeout from elsewhere, such as a rule.
+    idle = longest(protocol, status, *state) - int.from_bytes(timeout, "big")
+    return None if idle < 0 else idle
 
 
 def _longest_timeout(protocol: int, status: bytes, state: t.Optional[bytes] = None, *flags: t.Optional[bytes]) -> int:
@@ -305,7 +298,7 @@ def _longest_timeout(protocol: int, status: bytes, state: t.Optional[bytes] = No
 
 
 def _time_parts(known: netlink.Attributes) -> t.Tuple[t.Any, ...]:
-    """Return what ``_Timeouts.idle`` needs of a connection, behind the protocol."""
+    """Return what ``_idle`` needs of a connection, behind the protocol."""
     state = netlink.attributes(netlink.attributes(known.get(_PROTOCOL_STATE, b"")).get(_TCP, b""))
     flags = (state.get(side) for side in _TCP_FLAGS)
     return known.get(_STATUS, b""), known.get(_TIMEOUT), state.get(_TCP_STATE), *flags
@@ -313,10 +306,9 @@ def _time_parts(known: netlink.Attributes) -> t.Tuple[t.Any, ...]:
 
 def _longest(*names: str) -> int:
     """Return the longest of some timeouts of the kernel, in seconds; -1 if it does not tell."""
-    try:
+    with contextlib.suppress(NodeError, ValueError):
         return max(int(files.read(_TIMEOUTS + name) or b"") for name in names)
-    except (NodeError, ValueError):
-        return -1
+    return -1
 
 
 def _parts(known: netlink.Attributes, family: Family) -> t.Optional[t.Tuple[t.Any, ...]]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import typing as t
 
@@ -31,10 +32,9 @@ def parse_endpoint(text: str) -> Endpoint:
         address = address[1:-1]
     elif ":" in address:
         address = ""  # the address alone, or one whose end is not clear
-    try:
+    known = None
+    with contextlib.suppress(ValueError):
         known = ipaddress.ip_address(address)
-    except ValueError:
-        known = None
     if known is None or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise ConfigError("%r is not an address with a port: write 192.0.2.1:4711 or [2001:db8::1]:4711" % text)
     return Endpoint(str(known), int(port))

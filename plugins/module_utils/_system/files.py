@@ -49,10 +49,9 @@ def open_regular(path: str, follow: bool = True) -> t.BinaryIO:
 
 def status(path: str) -> t.Optional[os.stat_result]:
     """Return what the file system says of a file; None if there is none. Symbolic links are not followed."""
-    try:
+    with contextlib.suppress(OSError):
         return os.lstat(path)
-    except OSError:
-        return None
+    return None
 
 
 def mode(path: str) -> int:

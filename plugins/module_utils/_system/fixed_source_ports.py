@@ -32,11 +32,10 @@ def udp_servers() -> t.Tuple[int, ...]:
             bound = _SOCKET.match(line)
             if bound and not _address(bound[1]).is_loopback:
                 found.add(int(bound[2], 16))
-    try:
+    with contextlib.suppress(NodeError):
         local = read_local_ports()
-    except NodeError:
-        return ()
-    return tuple(port for port in sorted(found - _TUNNELS) if port and not local.first <= port <= local.last)
+        return tuple(port for port in sorted(found - _TUNNELS) if port and not local.first <= port <= local.last)
+    return ()
 
 
 def _address(words: str) -> t.Any:

@@ -17,6 +17,7 @@ import struct
 import typing as t
 
 from .._errors import NodeError
+from . import files
 from .families import BY_NUMBER
 
 ROUTE = 0
@@ -193,11 +194,9 @@ class Netlink:
         :param buffer: bytes of messages that may wait in either direction; 0: what the system gives.
         :raises NodeError: this kernel does not offer the protocol, or not to us.
         """
-        try:
+        with files.failing_to("open", "a netlink socket"):
             self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
             self.socket.bind((0, 0))
-        except OSError as exc:
-            raise NodeError("cannot open a netlink socket: %s" % exc.strerror) from None
         self.socket.settimeout(timeout)
         if buffer:
             self._enlarge(buffer)

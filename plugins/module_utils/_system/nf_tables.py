@@ -541,14 +541,12 @@ def transact(messages: t.Sequence[Message], what: str, trial: bool = False, behi
             raise netlink.KernelError(exc.errno or 0, what) from None
         # The transaction is finished, and its errors can be received, when the call returns.
         kernel.socket.setblocking(False)
-        try:
+        with contextlib.suppress(BlockingIOError):
             while True:
                 for _flags, _number, message in kernel.receive():
                     code = -struct.unpack_from("=i", message.body)[0]
                     if message.kind == 2 and code:
                         raise netlink.KernelError(code, what)
-        except BlockingIOError:
-            pass
 
 
 def _rule(body: bytes) -> bytes:

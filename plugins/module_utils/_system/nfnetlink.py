@@ -148,10 +148,9 @@ def string(value: bytes) -> str:
 
 
 def _is_there(kind: int, family: Family, values: bytes) -> t.Optional[bool]:
-    try:
+    with contextlib.suppress(NodeError):
         return _get(kind, family, values) is not None
-    except NodeError:
-        return None
+    return None
 
 
 def _get(kind: int, family: Family, values: bytes) -> t.Optional[Attributes]:

@@ -106,13 +106,12 @@ def _boot_time() -> float:
 
 def _attachment(path: str) -> t.Tuple[str, t.Sequence[str]]:
     """Return the pod of a result, and its addresses: none if it is damaged, or not of a pod of Kubernetes here."""
-    try:
+    # Deep nesting is a RecursionError. A value of another type than libcni writes is one of the others.
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         data = files.read_json(path, _LARGEST)[0]
         name, addresses = _parse(data)
         return name, addresses if _is_live(str(data.get("netns") or "")) else ()
-    # Deep nesting is a RecursionError. A value of another type than libcni writes is one of the others.
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return "", ()
+    return "", ()
 
 
 def _parse(data: t.Any) -> t.Tuple[str, t.Sequence[str]]:
@@ -135,8 +134,7 @@ def _is_live(network_namespace: str) -> bool:
     """Return whether a network namespace exists, or that is not known: older releases of libcni do not name it."""
     if not network_namespace.startswith(("/run/netns/", "/var/run/netns/", "/proc/")):
         return True
-    try:
+    with contextlib.suppress(OSError, ValueError):
         # A file that is no namespace is what remains where one was mounted.
         return os.stat(network_namespace).st_dev == os.stat("/proc/self/ns/net").st_dev
-    except (OSError, ValueError):
-        return False
+    return False

@@ -18,6 +18,7 @@ import subprocess
 import typing as t
 
 from .._errors import NodeError
+from . import files
 
 #: Directories of system tools; appended to the PATH that sudo, ssh or a timer set.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -79,10 +80,8 @@ def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 6
     env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     env.update(LC_ALL="C", PATH=search_path())
     pipe = subprocess.PIPE
-    try:
+    with files.failing_to("run", argv[0]):
         process = subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True)
-    except OSError as exc:
-        raise NodeError("cannot run %s: %s" % (argv[0], exc.strerror or exc)) from None
     with process:
         try:
             out, err = process.communicate((stdin or "").encode("utf-8", "surrogateescape"), timeout)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import typing as t
 
@@ -40,8 +41,7 @@ def _network(proc: str, pid: str) -> t.Optional[t.Tuple[int, int]]:
     That is the directory net/stat, one for each namespace. To look at ns/net takes as many
     capabilities as the process has, and the agent's service has few.
     """
-    try:
+    with contextlib.suppress(OSError):
         found = os.stat(os.path.join(proc, pid, "net", "stat"))
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None

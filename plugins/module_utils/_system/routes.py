@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import struct
 import typing as t
@@ -72,11 +73,10 @@ class Routes:
 
     def _name(self, link: int) -> t.Optional[str]:
         """Return the name of a link; None if it is gone. PyPy has no socket.if_indextoname."""
-        try:
+        with contextlib.suppress(KernelError):
             answer = self._kernel.ask(_GET_LINK, _IFINFO.pack(0, 0, link, 0, 0), "a link")
-        except KernelError:
-            return None
-        return netlink.name(netlink.attributes(answer.body[_IFINFO.size :])[_IFLA_IFNAME])
+            return netlink.name(netlink.attributes(answer.body[_IFINFO.size :])[_IFLA_IFNAME])
+        return None
 
     def ask(self, destination: int, attributes: bytes = b"", source: t.Optional[int] = None) -> FoundRoute:
         """Ask the kernel for a route.

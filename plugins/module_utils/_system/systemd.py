@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import typing as t
@@ -99,8 +100,7 @@ def journal(run: Runner, unit: str, since: float) -> t.List[str]:
     :param since: seconds since the epoch.
     """
     options = ["--since=@%d" % since, "--priority=notice", "--lines=8", "--output=cat", "--no-pager", "--quiet"]
-    try:
+    with contextlib.suppress(NodeError):
         run(["journalctl", "--sync"])
         return run(["journalctl", "--unit=" + unit, *options]).stdout.splitlines()
-    except NodeError:
-        return []
+    return []

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import typing as t
@@ -95,10 +96,9 @@ def differences(paths: Paths, text: str) -> t.Dict[str, t.Dict[str, str]]:
     If the file cannot be read, all keys that ``text`` has a value for.
     """
     wanted = dict(DEFAULTS, **parse(text, "config").values)
-    try:
+    found: Params = {}
+    with contextlib.suppress(ConfigError):
         found = dict(DEFAULTS, **load(paths.config).values)
-    except ConfigError:
-        found = {}
     different = [key for key in POLICY_OPTIONS if not key.same(found.get(key.name), wanted.get(key.name))]
     return {key.key: _both(key, found.get(key.name), wanted.get(key.name)) for key in different}
 
@@ -113,10 +113,9 @@ def _both(key: Option, node: t.Any, config: t.Any) -> t.Dict[str, str]:
 
 def _entry(key: Option, entry: t.Any) -> str:
     """Return one entry in the notation of the policy, or as it is written if it is invalid."""
-    try:
+    with contextlib.suppress(ConfigError):
         return ", ".join(map(str, key.parse([entry])))
-    except ConfigError:
-        return show(entry)
+    return show(entry)
 
 
 def _shown(value: t.Any) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import typing as t
 
@@ -28,10 +29,9 @@ def ask(
     :raises NodeError: it cannot be started, or took too long.
     """
     done = run([paths.program, "--lock-timeout", str(lock_timeout), *command, "--json"], timeout=timeout)
-    try:
+    data = None
+    with contextlib.suppress(ValueError):
         data = json.loads(done.stdout)
-    except ValueError:
-        data = None
     return done, data if isinstance(data, dict) else None
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import typing as t
@@ -54,7 +55,6 @@ def find_paths(params: t.Mapping[str, t.Any]) -> Paths:
 
 def is_python(path: str) -> bool:
     """Return whether a program is a Python interpreter that can run the agent."""
-    try:
+    with contextlib.suppress(NodeError):
         return run([path, "-I", "-c", "import sys; raise SystemExit(sys.version_info < (3, 8))"]).rc == 0
-    except NodeError:
-        return False
+    return False
