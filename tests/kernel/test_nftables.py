@@ -16,8 +16,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import nf_tables, nfnetlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.netlink import Message
 from support import modules
-from support.flood import Flood
-from support.modules import apply, run_modules
+from support.modules import apply
 from support.namespaces import Namespace
 from support.programs import Programs
 from support.topology import ADDRESSES, Topology
@@ -183,19 +182,6 @@ def test_what_does_not_change_keeps_its_counters(topology: Topology) -> None:
     apply(node, backend="nftables", non_masquerade_cidrs=["10.0.0.0/8", "100.64.0.0/10"])
     after = NFTABLES.counters(node, "ipv4")
     assert before[-1] == after[-1] != "-c 0 0 -j MASQUERADE --random-fully"
-
-
-def test_no_connection_of_a_flood_is_wrong_while_ranges_and_rules_change(topology: Topology) -> None:
-    a = ADDRESSES["ipv4"]
-    one = {"backend": "nftables", "to_ports": ["1024-65535"]}
-    other = {"backend": "nftables", "non_masquerade_cidrs": ["10.0.0.0/8", "100.64.0.0/10"], "exemption": "enforce"}
-    other["source_cidrs"] = PODS[:1]
-    apply(topology.node, **one)
-    with Flood(topology, a.exempt[0], a.outside[0]) as flood:
-        results = run_modules(topology.node, [other, one] * 12)
-    assert all(result["changed"] for result in results)
-    assert flood.sources == {a.exempt[0]: {a.pod}, a.outside[0]: {a.node}}
-    assert flood.least > 1000
 
 
 def flushing(marks: t.Callable[[Message], bool], times: int) -> t.Callable[[t.List[Message], bool], t.List[Message]]:
