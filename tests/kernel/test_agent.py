@@ -128,13 +128,10 @@ class TestSync:
 class TestBrokenConfig:
     """The last valid configuration stays active."""
 
-    @pytest.mark.parametrize(
-        "text", [BROKEN, "{", "- a\n- b\n", "nonMasqueradeCIDRs: [10.0.0.0/8\n", '{"a": 1, "a": 2}']
-    )
-    def test_drift_is_repaired_with_the_last_valid_policy(self, node: AgentNode, variant: Variant, text: str) -> None:
+    def test_drift_is_repaired_with_the_last_valid_policy(self, node: AgentNode, variant: Variant) -> None:
         node.configure(backend=variant.backend, nonMasqueradeCIDRs=["10.1.0.0/16"])
         node.sync()
-        (node.config_dir / "config").write_text(text)
+        (node.config_dir / "config").write_text(BROKEN)
         break_rules(node, variant)
         done = node.sync()
         assert done.returncode == CONFIG_BROKEN

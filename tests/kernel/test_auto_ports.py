@@ -78,8 +78,9 @@ def rule_ports(ns: Namespace, variant: Variant, family: str = "ipv4") -> t.Set[s
     return {one[one.index("--to-ports") + 1] for one in words if "--to-ports" in one}
 
 
-@pytest.mark.parametrize("random_fully", [True, False], ids=["random", "kept if possible"])
-@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+@pytest.mark.parametrize(
+    ("protocol", "random_fully"), [("tcp", True), ("udp", False)], ids=["tcp, random", "udp, kept if possible"]
+)
 def test_connections_get_ports_of_the_range_alone(
     topology: Topology, variant: Variant, family: str, protocol: str, random_fully: bool
 ) -> None:

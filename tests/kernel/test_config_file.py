@@ -26,36 +26,20 @@ def exempt(ns: Namespace) -> t.List[str]:
     return found
 
 
-#: name -> text of the file, active exempt ranges. All that a file can say: tests/unit, test_config_file.py.
-GOOD: t.Dict[str, t.Tuple[str, t.List[str]]] = {
-    "all keys, YAML": (
-        (
-            "nonMasqueradeCIDRs:\n  - 172.16.0.0/12\n  - 10.0.0.0/8\ncidrLimit: 2\nmasqLinkLocal: true\n"
-            "masqLinkLocalIPv6: true\nresyncInterval: 5s\n"
-        ),
-        ["172.16.0.0/12", "10.0.0.0/8"],
-    ),
-    "all keys, JSON": (
-        (
-            '{"nonMasqueradeCIDRs": ["172.16.0.0/12", "10.0.0.0/8"], "cidrLimit": 2, "masqLinkLocal": true,'
-            ' "masqLinkLocalIPv6": true, "resyncInterval": "5s"}'
-        ),
-        ["172.16.0.0/12", "10.0.0.0/8"],
-    ),
-    "only ranges": ("nonMasqueradeCIDRs: [172.20.0.0/14]\n", [LINK_LOCAL, "172.20.0.0/14"]),
-    "null list": ("nonMasqueradeCIDRs:\n", [LINK_LOCAL]),
-    "empty file": ("", [LINK_LOCAL, *RFC1918]),
-    "keys in any case": ("NONMASQUERADECIDRS: [10.1.0.0/16]\nmasqlinklocal: true\n", ["10.1.0.0/16"]),
-}
-
-
-@pytest.mark.parametrize("case", GOOD)
-def test_file_becomes_these_exemptions(ns: Namespace, tmp_path: Path, case: str) -> None:
-    text, ranges = GOOD[case]
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonMasqueradeCIDRs:\n  - 172.16.0.0/12\n  - 10.0.0.0/8\ncidrLimit: 2\nmasqLinkLocal: true\n",
+        '{"nonMasqueradeCIDRs": ["172.16.0.0/12", "10.0.0.0/8"], "cidrLimit": 2, "masqLinkLocal": true}',
+    ],
+    ids=["YAML", "JSON"],
+)
+def test_file_becomes_these_exemptions(ns: Namespace, tmp_path: Path, text: str) -> None:
+    """What else a file may say: tests/unit, test_config_file.py."""
     path = tmp_path / "config"
     path.write_text(text)
     apply(ns, config_file=str(path))
-    assert exempt(ns) == ranges
+    assert exempt(ns) == ["172.16.0.0/12", "10.0.0.0/8"]
     assert apply(ns, config_file=str(path))["changed"] is False
 
 
@@ -73,71 +57,21 @@ def test_ipv6_ranges_of_a_file_go_to_the_ipv6_chain(ns: Namespace, tmp_path: Pat
     assert rules == ["-d fe80::/10 -j RETURN", "-d fc00::/7 -j RETURN", "-j MASQUERADE --random-fully"]
 
 
-@pytest.mark.parametrize(
-    "text, unknown, nearest",
-    [
-        ("nonMasqueradeCIDR: [10.1.0.0/16]\ncidrLimit: 64\n", "nonMasqueradeCIDR", "nonMasqueradeCIDRs"),
-        ('{"masqLinkLocl": true, "cidrLimit": 64}', "masqLinkLocl", "masqLinkLocal"),
-        ("resync_interval: 5m\ncidrLimit: 64\n", "resync_interval", "resyncInterval"),
-    ],
-)
-def test_unknown_key_is_warned_about_with_the_nearest_known_one(
-    ns: Namespace, tmp_path: Path, text: str, unknown: str, nearest: str
-) -> None:
+def test_unknown_key_is_warned_about_with_the_nearest_known_one(ns: Namespace, tmp_path: Path) -> None:
     path = tmp_path / "config"
-    path.write_text(text)
+    path.write_text("nonMasqueradeCIDR: [10.1.0.0/16]\ncidrLimit: 64\n")
     done = apply(ns, config_file=str(path))
-    warned = [str(warning) for warning in done["warnings"] if unknown in str(warning)]
-    assert len(warned) == 1
-    assert nearest in warned[0].replace(unknown + "'", "").replace(unknown + '"', "")
-    assert str(path) in warned[0]
+    (warned,) = [warning for warning in done["warnings"] if "'nonMasqueradeCIDR'" in warning]
+    assert "nonMasqueradeCIDRs" in warned and str(path) in warned
     assert exempt(ns) == [LINK_LOCAL, *RFC1918]
 
 
-#: name -> text of the file, what the message must hold besides the file's name
-BAD: t.Dict[str, t.Tuple[t.Union[str, bytes], t.List[str]]] = {
-    "bad YAML": ("nonMasqueradeCIDRs:\n  - 10.0.0.0/8\n - 10.1.0.0/16\n", ["line 3"]),
-    "bad JSON": ('{\n"masqLinkLocal": true,\n"cidrLimit" 2}', ["line 3"]),
-    "duplicate key": ("masqLinkLocal: true\nmasqLinkLocal: false\n", ["masqLinkLocal"]),
-    "word": ("hello\n", ["mapping"]),
-    "not UTF-8": (b"masqLinkLocal: \xff\xfe\n", ["UTF-8"]),
-    "bad range": ("nonMasqueradeCIDRs: [10.0.0.1/8]\n", ["10.0.0.1/8", "10.0.0.0/8", "nonMasqueradeCIDRs"]),
-    "number for a boolean": ("masqLinkLocal: 1\n", ["masqLinkLocal", "1"]),
-    "interval zero": ("resyncInterval: 0s\n", ["resyncInterval", "0s"]),
-    "object tag": ("masqLinkLocal: !!python/object/apply:os.system ['true']\n", ["line 1"]),
-    "ConfigMap": (
-        "apiVersion: v1\nkind: ConfigMap\ndata:\n  config: |\n    nonMasqueradeCIDRs: [10.5.0.0/16]\n",
-        ["is a ConfigMap and not a policy: write only the text of data.config"],
-    ),
-    "no known key": ("nonMasqueradeCIDR: [10.1.0.0/16]\n", ["no key of it is known", "nonMasqueradeCIDRs"]),
-    "deep nesting": ("[" * 100_000, ["mapping"]),
-    "huge": ("# " + "x" * 20_000_000 + "\n", ["bytes"]),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_file_is_refused_and_nothing_is_touched(ns: Namespace, tmp_path: Path, case: str) -> None:
-    text, needles = BAD[case]
+def test_bad_file_is_refused_and_nothing_is_touched(ns: Namespace, tmp_path: Path) -> None:
     path = tmp_path / "config"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_text("nonMasqueradeCIDRs: [10.0.0.1/8]\n")
     message = refused(ns, config_file=str(path))
-    assert str(path) in message
-    if case != "deep nesting":
-        missing = [needle for needle in needles if needle not in message]
-        assert missing == [], message
-    assert len(message) < 2000
-    assert pristine(snapshot(ns))
-
-
-def test_directory_is_refused(ns: Namespace, tmp_path: Path) -> None:
-    assert str(tmp_path) in refused(ns, config_file=str(tmp_path))
-    assert pristine(snapshot(ns))
-
-
-def test_pipe_that_nobody_writes_to_is_refused_and_not_waited_for(ns: Namespace, tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    os.mkfifo(path)
-    assert str(path) in refused(ns, config_file=str(path))
+    for needle in (str(path), "nonMasqueradeCIDRs", "10.0.0.1/8", "10.0.0.0/8"):
+        assert needle in message
     assert pristine(snapshot(ns))
 
 

@@ -76,39 +76,45 @@ CASES: t.Dict[str, t.Tuple[str, t.Dict[str, t.Any], t.List[str]]] = {
 }
 
 
-@pytest.fixture(params=[True, False], ids=["random-fully supported", "random-fully unknown"])
-def old_iptables(request: pytest.FixtureRequest, programs: Programs) -> Programs:
-    """The firewall programs, as they are or such as do not know --random-fully (as before 1.6.2)."""
-    if not request.param:
-        programs.misbehave(
-            lambda name: name != "nft" and not name.endswith("-save"),
-            'case "$*" in *--version*|*-V*) "$real" "$@" | sed "s/v1[.][0-9.]*/v1.6.1/"; exit;; esac\n'
-            'case "$*" in *random-fully*) echo "unknown option \\"--random-fully\\"" >&2; exit 2;; esac\n'
-            'case "$*" in *-h*) "$real" "$@" | sed "/random-fully/d"; exit;; esac\n'
-            'exec "$real" "$@"',
-        )
-        programs.misbehave(
-            is_restore,
-            'case "$*" in *--version*|*-V*) "$real" "$@" | sed "s/v1[.][0-9.]*/v1.6.1/"; exit;; esac\n'
-            "text=$(cat; echo x)\n"
-            'case "$text" in *random-fully*) echo "unknown option \\"--random-fully\\"" >&2; exit 2;; esac\n'
-            'printf "%s" "${text%x}" | "$real" "$@"',
-        )
-    programs.supported = request.param
+@pytest.fixture
+def old_iptables(programs: Programs) -> Programs:
+    """Firewall programs that do not know --random-fully, as before 1.6.2."""
+    programs.misbehave(
+        lambda name: name != "nft" and not name.endswith("-save"),
+        'case "$*" in *--version*|*-V*) "$real" "$@" | sed "s/v1[.][0-9.]*/v1.6.1/"; exit;; esac\n'
+        'case "$*" in *random-fully*) echo "unknown option \\"--random-fully\\"" >&2; exit 2;; esac\n'
+        'case "$*" in *-h*) "$real" "$@" | sed "/random-fully/d"; exit;; esac\n'
+        'exec "$real" "$@"',
+    )
+    programs.misbehave(
+        is_restore,
+        'case "$*" in *--version*|*-V*) "$real" "$@" | sed "s/v1[.][0-9.]*/v1.6.1/"; exit;; esac\n'
+        "text=$(cat; echo x)\n"
+        'case "$text" in *random-fully*) echo "unknown option \\"--random-fully\\"" >&2; exit 2;; esac\n'
+        'printf "%s" "${text%x}" | "$real" "$@"',
+    )
     return programs
 
 
-@pytest.mark.parametrize("wanted", [True, False], ids=["random-fully on", "random-fully off"])
 @pytest.mark.parametrize("case", CASES)
-def test_policy_becomes_these_rules_in_this_order(
-    ns: Namespace, variant: Variant, case: str, wanted: bool, old_iptables: Programs
-) -> None:
+def test_policy_becomes_these_rules_in_this_order(ns: Namespace, variant: Variant, case: str) -> None:
     family, options, exempt = CASES[case]
-    done = apply(ns, backend=variant.backend, random_fully=wanted, path=old_iptables.path, **options)
-    random = " --random-fully" if wanted and (old_iptables.supported or variant is NFTABLES) else ""
-    assert variant.rules(ns, family) == returns(*variant.in_order(exempt)) + ["-j MASQUERADE" + random]
+    done = apply(ns, backend=variant.backend, **options)
+    assert variant.rules(ns, family) == returns(*variant.in_order(exempt)) + ["-j MASQUERADE --random-fully"]
     assert variant.jumps(ns, family) == [JUMP]
     assert done["changed"] is True
+
+
+@pytest.mark.parametrize("wanted", [True, False], ids=["random-fully on", "random-fully off"])
+def test_ports_are_random_where_the_program_can(
+    ns: Namespace, variant: Variant, wanted: bool, family: str, old_iptables: Programs
+) -> None:
+    options = {"backend": variant.backend, "enable_ipv6": True, "random_fully": wanted, "non_masquerade_cidrs": []}
+    for path, known in ((old_iptables.path, variant is NFTABLES), (None, True)):
+        apply(ns, path=path, **options)
+        random = " --random-fully" if wanted and known else ""
+        assert variant.rules(ns, family) == [*returns(LINK_LOCAL[family]), "-j MASQUERADE" + random]
+        assert variant.jumps(ns, family) == [JUMP]
 
 
 @iptables_only

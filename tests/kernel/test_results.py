@@ -62,12 +62,6 @@ def test_check_mode_predicts_the_run_and_changes_nothing(
     assert done["diff"]["after"].startswith(again["diff"]["after"])
 
 
-def test_check_mode_in_an_untouched_namespace_does_not_even_make_a_table(ns: Namespace, variant: Variant) -> None:
-    done = run_module(ns, check=True, diff=True, backend=variant.backend, enable_ipv6=True)
-    assert done["changed"] is True
-    assert pristine(snapshot(ns))
-
-
 @iptables_only
 def test_diff_shows_rules_as_iptables_prints_them(ns: Namespace, variant: Variant) -> None:
     first = apply(ns, diff=True, backend=variant.backend, **POLICIES["awkward"])

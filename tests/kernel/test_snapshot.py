@@ -380,8 +380,13 @@ def test_changes_without_effect_on_the_policy_start_nothing(node_nft: AgentNode)
     assert node_nft.resync() == []
 
 
-@pytest.mark.parametrize("name", ["config", "config.d/30-more.json", "config.d/30-more.yaml", "config.d/30-more.yml"])
-@pytest.mark.parametrize("kind", ["a pipe", "a directory", "a link that leads nowhere", "a link to itself"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *(("config", one) for one in ("a pipe", "a directory", "a link that leads nowhere", "a link to itself")),
+        *(("config.d/30-more." + one, "a pipe") for one in ("json", "yaml", "yml")),
+    ],
+)
 def test_what_is_no_regular_file_is_the_agent_s_to_judge(node_nft: AgentNode, name: str, kind: str) -> None:
     path = node_nft.config_dir / name
     path.unlink(missing_ok=True)
