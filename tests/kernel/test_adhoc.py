@@ -19,7 +19,6 @@ from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
 from support.variants import VARIANTS, Variant, pristine, snapshot
 
-CHAIN = "IP-MASQ-AGENT"
 FULL_NAME = "kubenode.ip_masq.ip_masq"
 CIDRS = "non_masquerade_cidrs=10.0.0.0/8,192.168.0.0/16"
 

@@ -146,24 +146,12 @@ def test_removal_goes_on_past_a_broken_family(ns: Namespace, variant: Variant, p
     assert variant.jumps(ns, "ipv4") == []
 
 
-def test_without_iptables_the_message_says_what_to_install(ns: Namespace) -> None:
-    message = refused(ns, wrapper=_hiding("ip*tables*", "nft"), jump_position="before:KUBE-POSTROUTING")
-    assert "install the package iptables" in message
-    assert pristine(snapshot(ns))
-
-
 @pytest.mark.parametrize("hidden", [["ip*tables*"], ["ip*tables*", "nft"]], ids=" ".join)
 def test_without_iptables_the_rules_go_to_nftables(ns: Namespace, hidden: t.List[str]) -> None:
     done = apply(ns, wrapper=_hiding(*hidden))
     assert done["backend"]["name"] == "nftables"
     assert len(NFTABLES.jumps(ns, "ipv4")) == 1
     assert apply(ns, wrapper=_hiding(*hidden))["changed"] is False
-
-
-def test_an_iptables_variant_that_is_not_there_is_refused_with_what_is(ns: Namespace) -> None:
-    message = refused(ns, backend="iptables_nft", wrapper=_hiding("ip*tables*"))
-    assert "nftables" in message
-    assert pristine(snapshot(ns))
 
 
 def _hiding(*programs: str) -> t.List[str]:

@@ -228,19 +228,11 @@ def test_without_namespaces(topology: Topology) -> None:
     assert (one["outcome"], one["policy"], one["seen"], one["agrees"]) == ("not tested", "pod", None, None)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"destinations": ["10.0.0.0/8"]}, "destinations: '10.0.0.0/8' is not an IP address"),
-        ({"destinations": ["10.0.0.1"], "source": "fd00::1"}, "IP version"),
-        ({"destinations": ["10.0.0.1"], "port": 0}, "port: 0 is outside 1-65535"),
-        ({"source": "x"}, "source: 'x' is not an IP address"),
-        ({"non_masquerade_cidrs": ["10.0.0.1/8"]}, "10.0.0.0/8"),
-    ],
-)
-def test_bad_input_is_refused(ns: Namespace, options: t.Dict[str, t.Any], message: str) -> None:
-    result = _info(ns, **options)
-    assert result["failed"] and message in result["msg"]
+def test_bad_input_is_refused(ns: Namespace) -> None:
+    result = _info(ns, destinations=["10.0.0.0/8"])
+    assert result["failed"] and "destinations: '10.0.0.0/8' is not an IP address" in result["msg"]
+    result = _info(ns, non_masquerade_cidrs=["10.0.0.1/8"])
+    assert result["failed"] and "10.0.0.0/8" in result["msg"]
 
 
 def test_names_of_pods(topology: Topology) -> None:

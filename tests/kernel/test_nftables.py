@@ -22,7 +22,6 @@ from support.programs import Programs
 from support.topology import ADDRESSES, Topology
 from support.variants import BACKENDS, NFTABLES, PODS, VARIANTS, pristine, snapshot
 
-CHAIN = "IP-MASQ-AGENT"
 TABLE = "ip ip_masq_agent"
 DEFAULT = ["10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
 

@@ -164,14 +164,6 @@ class TestAbsent:
         again = apply(ns, state="absent", backend=backend)
         assert (again["changed"], again["actions"]) == (False, [])
 
-    def test_removes_what_present_made(self, ns: Namespace, variant: Variant) -> None:
-        apply(ns, backend=variant.backend, enable_ipv6=True, masq_chain="OTHER")
-        apply(ns, backend=variant.backend, state="absent", masq_chain="OTHER")
-        for family in ("ipv4", "ipv6"):
-            assert variant.rules(ns, family, "OTHER") is None
-            assert not variant.listing(ns, family, "POSTROUTING")
-            assert not NFTABLES.present(ns, family)
-
     @iptables_only
     def test_removes_a_chain_that_has_no_jump(self, ns: Namespace, variant: Variant) -> None:
         variant.load(ns, "ipv4", ":%s - [0:0]" % CHAIN, "-A %s -j MASQUERADE" % CHAIN)

@@ -36,7 +36,6 @@ COMMIT
 _EXEMPT = [ipaddress.ip_network(one) for one in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
 _PODS = ipaddress.ip_network("10.244.1.0/24")
 _POD = ADDRESSES["ipv4"].pod
-_NODE = ADDRESSES["ipv4"].node
 _ASKED = (*ADDRESSES["ipv4"].exempt, *ADDRESSES["ipv4"].outside)
 
 _CASES = [

@@ -13,7 +13,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
 
 _VERDICTS = {"DROP": -1, "ACCEPT": -2, "RETURN": -5}
 _EMPTY = struct.calcsize("@84xIHHIQQ")
-_STANDARD = 40
 
 
 class Rule(t.NamedTuple):

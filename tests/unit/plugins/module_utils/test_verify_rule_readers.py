@@ -22,7 +22,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules impo
     ACCEPT,
     ALL_BITS,
     BY_SOCKET,
-    CONTINUE,
     DECIDED,
     GOTO,
     JUMP,
@@ -86,10 +85,6 @@ def _unknown(*expressions: bytes, **options: t.Any) -> t.Tuple[str, ...]:
     (rule,) = _rules(*expressions, MASQ, **options)
     assert rule.branches
     return rule.unknown
-
-
-def _lookup(name: str, register: int, into: int) -> bytes:
-    return nft.expression("lookup", netlink.text(1, name), _WORD(2, register), _WORD(3, into))
 
 
 # conditions of nft
@@ -161,32 +156,6 @@ def test_untracked_only_in_front_of_conntrack_and_if_nothing_was_decided() -> No
     ]
     late = _rules(nft.expression("notrack"), base=("filter", 0, -150))
     assert not any(rule.branches for rule in late)
-
-
-def test_map_of_services_with_a_rest() -> None:
-    key = [
-        nft.payload(nft.NETWORK, 16, 4, nft.small(0)),
-        nft.meta(nft.L4PROTO, nft.small(1)),
-        nft.payload(nft.TRANSPORT, 2, 2, nft.small(2)),
-        _lookup("m", nft.small(0), 0),
-    ]
-    members = [
-        nft.element(b"", chain="rest"),
-        nft.element(address("10.96.0.1") + b"\x06\0\0\0" + b"\x01\xbb\0\0", chain="one"),
-    ]
-    (rule,) = _rules(*key, m=members)
-    service = Match(destination=(span("10.96.0.1/32"),), service=((6 << 16 | 443, 6 << 16 | 443),))
-    assert rule.branches == (Branch(service, RuleAction(GOTO, "one")), Branch(Match(), RuleAction(GOTO, "rest")))
-
-
-def test_outside_of_several_fields_stands_in_front() -> None:
-    key = [nft.payload(nft.NETWORK, 12, 4, nft.small(0)), nft.payload(nft.NETWORK, 16, 4, nft.small(1))]
-    members = [nft.element(address("10.0.0.%d" % number) + address("10.0.1.%d" % number)) for number in (1, 2)]
-    (rule,) = _rules(*key, nft.lookup("s", True, nft.small(0)), MASQ, s=members)
-    assert [branch.action.kind for branch in rule.branches] == [CONTINUE, CONTINUE, SOURCE]
-    assert rule.branches[0].match == Match(source=(span("10.0.0.1/32"),), destination=(span("10.0.1.1/32"),))
-    assert rule.branches[2].match == Match()
-    assert not does_unknown(rule)
 
 
 def test_large_set_is_read_once_for_all_rules_that_ask_it() -> None:
@@ -303,17 +272,6 @@ def _legacy(*made: legacy_tables.Rule) -> t.Tuple[Rule, ...]:
     table = xt_tables.read(legacy_tables.table("nat", {"POSTROUTING": made, "MINE": []}), KNOWN)
     assert table is not None and table.base["POSTROUTING"] == rules.BaseChain("nat", 4, 100)
     return table.chains["POSTROUTING"]
-
-
-def test_what_a_table_of_iptables_legacy_leads_to() -> None:
-    names = ("DROP", "RETURN", "MINE", "MASQUERADE")
-    actions = [rule.branches[0].action for rule in _legacy(*map(legacy_tables.Rule, names))]
-    assert actions == [
-        RuleAction(rules.DROP),
-        RuleAction(RETURN),
-        RuleAction(JUMP, "MINE"),
-        RuleAction(SOURCE, local=True),
-    ]
 
 
 @pytest.mark.parametrize(

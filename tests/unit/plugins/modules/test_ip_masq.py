@@ -20,7 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine, module_process, random_policies
-from support.machine import LEGACY, NFT, Machine
+from support.machine import NFT, Machine
 from support.module_docs import documentation
 from support.nat import Nat
 from support.random_policies import CHAIN
@@ -179,29 +179,6 @@ def test_returned_rules_actions_and_diff_are_what_happened(machine: Machine) -> 
     assert effect == ("0.0.0.0/0 except 10.0.0.0/8, 169.254.0.0/16: not managed -> node, 0 open connections")
     told = "# what changes for packets\n%s\n" % effect
     assert result["diff"]["after"] == "%s-N %s\n%s\n%s%s\n%s" % (title, CHAIN, "\n".join(chain), kept, jump, told)
-
-
-def test_a_second_run_changes_nothing_and_shows_no_difference(machine: Machine) -> None:
-    run()
-    again = run()
-    assert again["changed"] is False and again["actions"] == []
-    assert again["diff"]["before"] == again["diff"]["after"]
-    assert again["families"]["ipv4"]["rules"]
-
-
-@pytest.mark.parametrize("options", [{}, {"state": "absent"}, {"backend": LEGACY, "enable_ipv6": True}])
-def test_check_mode_returns_what_the_real_run_does(machine: Machine, options: t.Dict[str, t.Any]) -> None:
-    machine.put(NFT, "ipv4", IP_MASQ_AGENT=["-j RETURN"], POSTROUTING=["-j IP-MASQ-AGENT"])
-    looked = run(check=True, **options)
-    assert looked["changed"] is True and machine.writes() == []
-    assert json.dumps(looked, sort_keys=True) == json.dumps(run(**options), sort_keys=True)
-
-
-def test_absent_returns_no_families(machine: Machine) -> None:
-    run()
-    result = run(state="absent")
-    assert result["changed"] is True and result["families"] == {}
-    assert [action["action"] for action in result["actions"]] == ["jump removed", "chain removed"]
 
 
 def test_absent_warns_of_files_that_bring_the_rules_back(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

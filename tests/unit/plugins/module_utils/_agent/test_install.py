@@ -30,15 +30,12 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths impo
     METRICS_NAME,
     PACKAGED,
     Paths,
-    choose_paths,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.installation import put_all, put_files
 from support.private_node import private_paths
 from support.units import Systemctl
-
-PLAIN = choose_paths(python=sys.executable)
 
 
 @pytest.fixture
@@ -73,17 +70,6 @@ class TestPutFiles:
         for name, text in units.unit_files(paths).items():
             assert found["etc/systemd/system/" + name] == (0o644, text.encode())
         assert (tmp_path / "etc/ip-masq-agent/config.d").is_dir()
-
-    def test_a_second_time_changes_nothing(self, paths: Paths, tmp_path: Path) -> None:
-        put_files(paths, "{}\n")
-        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-        assert put_files(paths, "{}\n") == install.InstallResult((), ())
-        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-    def test_check_mode_reports_the_same_and_writes_nothing(self, paths: Paths, tmp_path: Path) -> None:
-        predicted = put_files(paths, "{}\n", check=True)
-        assert list(tmp_path.rglob("*")) == []
-        assert put_files(paths, "{}\n") == predicted
 
     def test_a_config_that_is_not_given_stays(self, paths: Paths, tmp_path: Path) -> None:
         put_files(paths, None)

@@ -277,43 +277,22 @@ class TestConfigDir:
 class TestMetrics:
     """The directory may belong to another user, who can put any file in the place of the metrics."""
 
-    def test_a_link_is_not_followed_and_nothing_is_shown(self, world: World) -> None:
+    @pytest.mark.parametrize("kind", ["link", "hard link", "pipe"])
+    @pytest.mark.parametrize("removed", [True, False], ids=["the agent goes", "metrics are turned off"])
+    def test_what_is_in_their_place_is_neither_shown_nor_waited_for(
+        self, world: World, kind: str, removed: bool
+    ) -> None:
         world.install()
         secret = world.root / "shadow"
         secret.write_text(SECRET)
         world.metrics_file.unlink()
-        world.metrics_file.symlink_to(secret)
-        assert SECRET not in shown(world.remove())
-        assert secret.read_text() == SECRET and not world.metrics_file.is_symlink()
-
-    def test_a_hard_link_is_not_shown(self, world: World) -> None:
-        world.install()
-        secret = world.root / "shadow"
-        secret.write_text(SECRET)
-        world.metrics_file.unlink()
-        os.link(secret, world.metrics_file)
-        assert SECRET not in shown(world.remove())
-        assert secret.read_text() == SECRET
-
-    def test_a_named_pipe_is_not_waited_for(self, world: World) -> None:
-        world.install()
-        world.metrics_file.unlink()
-        os.mkfifo(world.metrics_file)
-        world.remove()
-        assert not os.path.lexists(world.metrics_file)
-
-    @pytest.mark.parametrize("kind", ["link", "pipe"])
-    def test_nor_is_it_where_metrics_are_turned_off(self, world: World, kind: str) -> None:
-        world.install()
-        (world.root / "shadow").write_text(SECRET)
-        world.metrics_file.unlink()
-        if kind == "link":
-            world.metrics_file.symlink_to(world.root / "shadow")
-        else:
+        if kind == "pipe":
             os.mkfifo(world.metrics_file)
-        put = put_files(world.paths._replace(metrics_dir=""), "{}\n")
-        assert SECRET not in shown(put)
-        assert not os.path.lexists(world.metrics_file)
+        else:
+            (os.symlink if kind == "link" else os.link)(secret, world.metrics_file)
+        done = world.remove() if removed else put_files(world.paths._replace(metrics_dir=""), "{}\n")
+        assert SECRET not in shown(done)
+        assert secret.read_text() == SECRET and not os.path.lexists(world.metrics_file)
 
 
 class TestOthers:

@@ -39,21 +39,6 @@ def has_ours(machine: Machine, variant: str, family: str) -> bool:
     return CHAIN in chains or any(CHAIN in rule for rule in chains["POSTROUTING"])
 
 
-def test_both_families_are_kept_and_a_second_run_changes_nothing(machine: Machine) -> None:
-    first = sync(machine, **DUAL)
-    assert (first.changed, first.errors, first.backend, first.version) == (True, (), NFT, "1.8.9")
-    assert [(change.backend, change.family) for change in first.changes] == [(NFT, IPV4), (NFT, IPV6)]
-    for family in FAMILIES:
-        random_policies.assert_holds(machine.nat[NFT, family].chains, DUAL, family)
-    second = sync(machine, **DUAL)
-    assert not second.changed and machine.writes() == [(NFT, IPV4), (NFT, IPV6)]
-
-
-def test_without_ipv6_no_ipv6_table_is_written(machine: Machine) -> None:
-    sync(machine)
-    assert machine.writes() == [(NFT, IPV4)]
-
-
 @pytest.mark.parametrize("broken, works", [(IPV6, IPV4), (IPV4, IPV6)])
 def test_a_family_that_fails_does_not_stop_the_other_and_is_not_hidden(
     machine: Machine, broken: str, works: str
@@ -73,23 +58,6 @@ def test_a_family_without_a_program_is_an_error_of_that_family_only(machine: Mac
     (error,) = done.errors
     assert error.startswith("ipv6: ") and "install the package iptables" in error
     assert has_ours(machine, NFT, IPV4)
-
-
-def test_rules_left_in_the_other_variant_go_after_the_new_ones_are_there(machine: Machine) -> None:
-    for family in FAMILIES:
-        fill(machine, NFT, family, **DUAL)
-    before = machine.foreign()
-    done = sync(machine, backend=LEGACY, **DUAL)
-    assert machine.writes() == [(LEGACY, IPV4), (LEGACY, IPV6), (NFT, IPV4), (NFT, IPV6)]
-    assert [has_ours(machine, *where) for where in EVERYWHERE] == [False, False, True, True]
-    assert machine.foreign() == before
-    gone = [
-        (change.backend, action.action)
-        for change in done.changes
-        for action in change.plan.actions
-        if "removed" in action.action
-    ]
-    assert gone == [(NFT, "jump removed"), (NFT, "chain removed")] * 2
 
 
 def test_rules_of_a_family_that_could_not_move_stay_where_they_are(machine: Machine) -> None:
@@ -137,24 +105,6 @@ def test_a_kernel_without_ipv6_is_not_asked_about_it(machine: Machine, monkeypat
     sync(machine)
     sync(machine, present=False)
     assert not [argv for argv in machine.asked if "ip6tables" in argv[0] and "nat" in argv]
-
-
-def test_absent_frees_every_variant_and_family_and_then_has_nothing_to_do(machine: Machine) -> None:
-    for where in EVERYWHERE:
-        fill(machine, *where, **DUAL)
-    before = machine.foreign()
-    done = sync(machine, present=False)
-    assert done.changed and done.errors == ()
-    assert not any(has_ours(machine, *where) for where in EVERYWHERE)
-    assert machine.foreign() == before
-    assert sorted(machine.writes()) == sorted(EVERYWHERE)
-    assert not sync(machine, present=False).changed
-    assert len(machine.writes()) == len(EVERYWHERE)
-
-
-def test_absent_on_a_fresh_node_creates_nothing(machine: Machine) -> None:
-    assert not sync(machine, present=False).changed
-    assert machine.writes() == [] and machine.legacy_tables == {"ipv4": [], "ipv6": []}
 
 
 def test_absent_that_fails_in_one_place_is_reported_and_continues_elsewhere(machine: Machine) -> None:

@@ -120,12 +120,6 @@ def test_kubeadm(node: KubeletNode, family: str, path: str) -> None:
     assert kubelet.target == (path, "KUBELET_EXTRA_ARGS")
 
 
-def test_kubeadms_own_flags_are_never_edited(node: KubeletNode) -> None:
-    made.kubeadm(node, "1.30.4", flags="--network-plugin=cni " + OLD)
-    (place,) = places(find(node)[0])
-    assert not place.editable and "nodeRegistration.kubeletExtraArgs" in place.by_hand
-
-
 def test_kubeadm_without_its_file_yet(node: KubeletNode) -> None:
     path = made.kubeadm(node, "1.23.17", None)
     assert find(node)[0].target == (path, "KUBELET_EXTRA_ARGS")
@@ -237,16 +231,6 @@ def test_microk8s(node: KubeletNode) -> None:
     assert kubelet.probe == Probe(False, "v1.30.4")
     (place,) = places(kubelet)
     assert (place.where, place.by_hand, place.editable) == (path, path, False)
-
-
-def test_a_unit_of_the_operator_is_edited_only_where_named(node: KubeletNode) -> None:
-    path = made.plain(node, "1.23.17", opts=OLD)
-    (kubelet,) = find(node)
-    assert kubelet.distribution == "plain" and kubelet.target is None
-    (place,) = places(kubelet)
-    assert not place.editable and "set args_file and args_variable" in place.by_hand
-    (named,) = find(node, args_file=path, args_variable="KUBELET_OPTS")
-    assert named.target == (path, "KUBELET_OPTS") and places(named)[0].editable
 
 
 def test_arguments_in_the_unit_itself(node: KubeletNode) -> None:

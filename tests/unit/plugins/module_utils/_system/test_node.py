@@ -19,15 +19,6 @@ from support.machine import LEGACY, NFT, Machine
 IN_USE = "-j KUBE-SERVICES"
 
 
-@pytest.mark.parametrize("hint", ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"])
-@pytest.mark.parametrize("family", [IPV4, IPV6])
-def test_the_kubelets_hint_in_nft_means_nft_whatever_legacy_holds(machine: Machine, family: str, hint: str) -> None:
-    machine.elsewhere[NFT, family, "mangle", hint] = []
-    machine.legacy_tables[IPV4] = ["filter"]
-    machine.elsewhere[LEGACY, IPV4, "filter", "INPUT"] = [IN_USE]
-    assert machine.choose("auto") == NFT
-
-
 @pytest.mark.parametrize("family", [IPV4, IPV6])
 @pytest.mark.parametrize(
     "table, chain",
@@ -43,10 +34,6 @@ def test_else_rules_in_a_legacy_table_mean_legacy(machine: Machine, family: str,
     assert machine.choose("auto") == LEGACY
 
 
-def test_else_nft(machine: Machine) -> None:
-    assert machine.choose("auto") == NFT
-
-
 def test_a_node_that_used_legacy_stays_there_until_something_points_to_nft(machine: Machine) -> None:
     assert machine.choose("auto", used_before=LEGACY) == LEGACY
     assert machine.choose("auto", used_before=NFT) == NFT
@@ -57,11 +44,6 @@ def test_a_node_that_used_legacy_stays_there_until_something_points_to_nft(machi
 def test_nft_if_legacy_was_removed(machine: Machine) -> None:
     machine.remove("-legacy")
     assert machine.choose("auto", used_before=LEGACY) == NFT
-
-
-def test_empty_legacy_tables_mean_nothing(machine: Machine) -> None:
-    machine.legacy_tables = {"ipv4": ["filter", "nat", "mangle"], "ipv6": ["filter"]}
-    assert machine.choose("auto") == NFT
 
 
 def test_a_hint_in_legacy_is_no_hint_for_nft(machine: Machine) -> None:
