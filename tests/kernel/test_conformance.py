@@ -19,16 +19,6 @@ from support.variants import NFTABLES, Variant
 CHAIN = "IP-MASQ-AGENT"
 JUMP = "-m addrtype ! --dst-type LOCAL -j " + CHAIN
 RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
-RESERVED = RFC1918 + [
-    "100.64.0.0/10",
-    "192.0.0.0/24",
-    "192.0.2.0/24",
-    "192.88.99.0/24",
-    "198.18.0.0/15",
-    "198.51.100.0/24",
-    "203.0.113.0/24",
-    "240.0.0.0/4",
-]
 MIXED = ["10.244.0.0/16", "fc00::/7"]
 LINK_LOCAL = {"ipv4": "169.254.0.0/16", "ipv6": "fe80::/10"}
 
@@ -42,16 +32,10 @@ def returns(*cidrs: str) -> t.List[str]:
 CASES: t.Dict[str, t.Tuple[str, t.Dict[str, t.Any], t.List[str]]] = {
     "v4 empty list": ("ipv4", {"non_masquerade_cidrs": []}, ["169.254.0.0/16"]),
     "v4 default": ("ipv4", {}, ["169.254.0.0/16"] + RFC1918),
-    "v4 all reserved": ("ipv4", {"nomasq_all_reserved_ranges": True}, ["169.254.0.0/16"] + RESERVED),
     "v4 own list keeps its order": (
         "ipv4",
         {"non_masquerade_cidrs": ["192.168.0.0/16", "10.1.2.3/32", "10.244.0.0/16"]},
         ["169.254.0.0/16", "192.168.0.0/16", "10.1.2.3/32", "10.244.0.0/16"],
-    ),
-    "v4 own list wins over all reserved": (
-        "ipv4",
-        {"non_masquerade_cidrs": ["10.0.0.0/8"], "nomasq_all_reserved_ranges": True},
-        ["169.254.0.0/16", "10.0.0.0/8"],
     ),
     "v4 of a mixed list": (
         "ipv4",

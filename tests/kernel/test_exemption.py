@@ -102,13 +102,6 @@ def test_enforce_needs_no_nft(ns: Namespace) -> None:
         assert (done["changed"], done["backend"]) == (backend == "auto", {"name": "nftables", "version": ""})
 
 
-@pytest.mark.parametrize("backend", sorted(VARIANTS))
-def test_enforce_is_refused_with_iptables(ns: Namespace, backend: str) -> None:
-    message = refused(ns, backend=backend, exemption="enforce")
-    assert "nftables" in message
-    assert backend in message
-
-
 def test_accept_with_nftables_is_reported_as_return(ns: Namespace) -> None:
     result = apply(ns, backend="nftables", exemption="accept", source_cidrs=PODS[:1])
     assert [warning for warning in result["warnings"] if "enforce" in warning]

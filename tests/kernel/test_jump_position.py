@@ -13,11 +13,11 @@ import pytest
 from support.agent_node import AgentNode
 from support.flood import Flood
 from support.marks import iptables_only
-from support.modules import apply, refused, run_module, run_modules
+from support.modules import apply, run_module, run_modules
 from support.namespaces import Namespace
 from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
-from support.variants import NFT_FAMILIES, PODS, Variant, snapshot
+from support.variants import NFT_FAMILIES, PODS, Variant
 
 CHAIN = "IP-MASQ-AGENT"
 #: Rules of other programs: kube-proxy's, Calico's, an administrator's.
@@ -75,13 +75,6 @@ def test_chain_without_a_jump_is_a_warning(ns: Namespace, variant: Variant) -> N
     (warning,) = [warning for warning in done["warnings"] if "jump_position" in warning]
     assert "no rule of POSTROUTING leads to cali-POSTROUTING" in warning
     assert targets(ns, variant, "ipv4") == CHAIN
-
-
-def test_nftables_refuses_places_beside_a_chain_of_iptables(ns: Namespace) -> None:
-    before = snapshot(ns)
-    said = refused(ns, backend="nftables", jump_position="after:KUBE-POSTROUTING")
-    assert "needs a backend iptables_nft or iptables_legacy" in said
-    assert snapshot(ns) == before
 
 
 PRIORITIES = {"keep": 100, "first": -199, "last": 2147483647}

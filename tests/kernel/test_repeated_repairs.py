@@ -30,8 +30,8 @@ ITS_CHAIN = (
     "-A %s -d 10.0.0.0/8 -j RETURN" % CHAIN,
     "-A %s -j MASQUERADE" % CHAIN,
 )
-#: As many ticks as there are in an hour, and a few more.
-TICKS = 66
+#: What is logged of as many as there are in an hour: tests/unit, test_repeated_repairs.py.
+TICKS = 6
 
 
 def another(variant: Variant) -> Variant:
@@ -198,18 +198,6 @@ def test_a_reference_agent_elsewhere_is_named_and_the_journal_stays_short(
     assert [one["text"] for one in info["health"] if "repaired %d times" % TICKS in one["text"]]
 
 
-def test_who_undoes_it_is_unknown_if_nothing_shows_it(ns: Namespace, tmp_path: Path, variant: Variant) -> None:
-    node = settled(AgentNode(ns, tmp_path), backend=variant.backend)
-    for _again in range(3):
-        variant.lose(ns, "ipv4", "10.0.0.0/8")
-        done = node.sync()
-        assert "-d 10.0.0.0/8 -j RETURN" in (variant.rules(ns, "ipv4") or [])
-        assert done.returncode == 0
-    (one,) = node.status()["repairs_undone"]
-    assert (one["times"], one["program"]) == (3, "unknown")
-    assert "not known which program undoes it" in " ".join(node.status()["notes"])
-
-
 def test_the_module_that_installs_the_agent_repairs_and_warns(ns: Namespace, tmp_path: Path, variant: Variant) -> None:
     node = AgentNode(ns, tmp_path, installed=False)
     options: t.Dict[str, t.Any] = {"config": {"backend": variant.backend}}
@@ -220,11 +208,3 @@ def test_the_module_that_installs_the_agent_repairs_and_warns(ns: Namespace, tmp
         assert done["changed"] is True and variant.jumps(ns, "ipv4") == [JUMP]
         warned = [text for text in done.get("warnings", ()) if "repaired %d times" % (again + 1) in text]
         assert len(warned) == (1 if again else 0)
-
-
-def test_an_edit_of_the_policy_is_no_repair(ns: Namespace, tmp_path: Path, variant: Variant) -> None:
-    node = AgentNode(ns, tmp_path, metrics=True)
-    for ranges in (["10.0.0.0/8"], ["10.1.0.0/16"]) * 3:
-        settled(node, backend=variant.backend, nonMasqueradeCIDRs=ranges)
-        assert undone(node) == {(): 0}
-    assert node.status()["repairs_undone"] == []
