@@ -1,131 +1,342 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rules of nf_tables that differ from another in a few values alone, as those of endpoints do, made like that one.
+"""Chains to which chance alone leads and that do the same but for one address, as those of a Service's endpoints do.
 
-What may differ are an address that is compared as a whole, a new destination, the chain of a verdict, and what counts
-or comments. In rules with anything that could meet these values otherwise nothing may: see ``_Scan``.
+Each gives packets a new destination, and may ask besides whether they come from there. What else may differ are
+comments and counters: see ``_Scan``. Of those that nothing else on the node tells apart one stands for all.
 """
 
 from __future__ import annotations
 
-import sys
+import itertools
+import struct
 import typing as t
 
-from .._system import netlink, nft_expressions
-from .._system.families import Family
+from .._system import netlink, nf_tables, nft_expressions
+from .._system.families import IPV4, IPV6, Family
 from .._system.netlink import number
+from .._system.nf_tables import NftTable
 from .._system.nft_expressions import Named
 from . import nft_sets, xt_rules
 from .registers import place_of
-from .rules import GOTO, JUMP, Branch, Rule
+from .rules import GOTO, JUMP
 
-#: What the bytes of a slot are. NOTHING: they say nothing about packets.
-NOTHING, FIELD, ADDRESS, PORT, CHAIN, XT_TRANSLATION = range(6)
+#: What the bytes of a slot are. NOTHING: they say nothing about packets. ADDRESS, XT_ADDRESS: a new destination, by nft
+#: or by xtables. CHAIN: where a rule leads. SHARE: how many of the packets xtables chooses.
+NOTHING, SOURCE, ADDRESS, XT_ADDRESS, CHAIN, SHARE = range(6)
 
-#: how many rules of one length are kept to make others like them
-_KEPT = 2048
+#: offset and length of the source in the header of IP
+_SOURCES = {IPV4: (12, 4), IPV6: (8, 16)}
 _COUNTER = b"counter\0"
 #: of an expression that counts, what is in front of its figures
 _COUNTER_HEAD = 16
 _EQUAL = 0
 #: matches of xtables that do not look at addresses
-_PLAIN_MATCHES = ("tcp", "udp", "statistic")
+_PLAIN_MATCHES = ("tcp", "udp")
+#: how many rules without slots are looked at
+_FAILURES = 2048
+#: Expressions by which chance chooses: of nft, of xtables.
+_NUMGEN, _STATISTIC = b"numgen\0", b"statistic\0"
+#: xt_statistic_info: mode and flags; from this share on it always matches
+_SHARE = struct.Struct("=HHI")
+_ALWAYS = 1 << 31
+_KEY = struct.Struct("=I")
 
-T = t.TypeVar("T")
+
+class End(t.NamedTuple):
+    """A chain: what it does but for its address, and that."""
+
+    form: t.Tuple[t.Any, ...]
+    address: int
+
+
+class _Option(t.NamedTuple):
+    """A chain to which chance may lead: by which rule, by its place in the table, and whether it returns from there."""
+
+    rule: int
+    kind: str
+    chain: bytes
+    #: the verdict of an element
+    data: bytes = b""
+
+
+class _Choice(t.NamedTuple):
+    """All to which chance leads from one place; ``name`` is the map from numbers to chains, if there is one."""
+
+    options: t.List[_Option]
+    name: bytes = b""
+
+
+#: What tells one address from another.
+Place = t.Callable[[End], t.Hashable]
+
+
+class Ends:
+    """The chains of a table that do the same but for one address; ``found`` has them by name."""
+
+    def __init__(self, table: NftTable, family: Family) -> None:
+        """Find them. A table of another family has none."""
+        self._table = table
+        self._family = family
+        self.found: t.Dict[bytes, End] = {}
+        self._choices: t.List[_Choice] = []
+        self._rules: t.Dict[bytes, t.List[int]] = {}
+        self._elements: t.Dict[bytes, t.List[int]] = {}
+        self.title = table.title
+        mine = table.family == family.number
+        if mine and any(_NUMGEN in rule or _STATISTIC in rule for rule in table.rules):
+            try:
+                self._find()
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error):
+                self.found = {}
+
+    def _find(self) -> None:
+        for place, body in enumerate(self._table.rules):
+            self._rules.setdefault(netlink.value(body, nf_tables.RULE_CHAIN), []).append(place)
+        for place, body in enumerate(self._table.elements):
+            self._elements.setdefault(netlink.value(body, nf_tables.ELEMENTS_SET), []).append(place)
+        shapes = _Shapes(self._family)
+        self._choices = [*self._of_xtables(shapes), *self._of_maps()]
+        led: t.Dict[bytes, int] = {}
+        for choice in self._choices:
+            for option in choice.options:
+                led[option.chain] = led.get(option.chain, 0) + 1
+        for body in self._table.chains:
+            chain = netlink.value(body, nf_tables.CHAIN_NAME)
+            if chain not in led or netlink.value(body, nf_tables.CHAIN_HOOK):
+                continue
+            rules = self._rules.get(chain, [])
+            # The kernel counts the rules of a chain, and what leads to it.
+            if number(netlink.value(body, nf_tables.CHAIN_USE)) == len(rules) + led[chain]:
+                end = shapes.end([self._expressions(place) for place in rules])
+                if end is not None:
+                    self.found[chain] = end
+
+    def _expressions(self, place: int) -> bytes:
+        return netlink.value(self._table.rules[place], nf_tables.RULE_EXPRESSIONS)
+
+    def _of_xtables(self, shapes: _Shapes) -> t.Iterator[_Choice]:
+        """Return rules behind each other that lead to chains by chance, the last of them perhaps in any case."""
+        for places in self._rules.values():
+            options: t.List[_Option] = []
+            for place in itertools.dropwhile(lambda one: _STATISTIC not in self._table.rules[one], places):
+                led = shapes.led(self._expressions(place))
+                if led is not None:
+                    options.append(_Option(place, *led[:2]))
+                if options and (led is None or not led.by_chance):
+                    yield _Choice(options)
+                    options = []
+            if options:
+                yield _Choice(options)
+
+    def _of_maps(self) -> t.Iterator[_Choice]:
+        """Return maps without a name from the numbers that are drawn to chains."""
+        for place, body in enumerate(self._table.rules):
+            if _NUMGEN not in body:
+                continue
+            drawn = _by_number(self._expressions(place))
+            if drawn is not None:
+                name, modulus = drawn
+                options = self._options(name, place)
+                if sorted(options) == list(range(modulus)):
+                    yield _Choice([options[key] for key in range(modulus)], name)
+
+    def _options(self, name: bytes, rule: int) -> t.Dict[int, _Option]:
+        """Return where each number of a map leads; none if it does anything else with one."""
+        found: t.Dict[int, _Option] = {}
+        for place in self._elements.get(name, ()):
+            for _kind, element in netlink.split(netlink.value(self._table.elements[place], nf_tables.ELEMENTS)):
+                key, data = nft_sets.plain(element)
+                kind, chain = nft_sets.leads_to(data)
+                if len(key) != _KEY.size or not chain:
+                    return {}
+                found[_KEY.unpack(key)[0]] = _Option(rule, kind, chain, data)
+        return found
+
+    def names(self) -> t.Set[str]:
+        """Return the names of these chains."""
+        return set(map(netlink.name, self.found))
+
+    def fewer(self, place: Place) -> NftTable:
+        """Return the table with one of all chains that chance leads to from one place and that have an equal place."""
+        table = self._table
+        if not self.found:
+            return table
+        rules = list(table.rules)
+        gone: t.Set[int] = set()
+        led: t.Set[bytes] = set()
+        of_maps: t.Dict[bytes, bytes] = {}
+        for options, name in self._choices:
+            kept = self._one_each(options, place)
+            led.update(option.chain for option in kept)
+            if name and len(kept) < len(options):
+                of_maps[name] = _elements(table.elements[self._elements[name][0]], kept)
+                rules[kept[0].rule] = _drawing(rules[kept[0].rule], len(options), len(kept))
+            elif not name:
+                gone.update({option.rule for option in options} - {option.rule for option in kept})
+        chains = self.found.keys() - led
+        gone.update(number for name in chains for number in self._rules[name])
+        replaced = {number for name in of_maps for number in self._elements[name]}
+        return table._replace(
+            chains=tuple(body for body in table.chains if netlink.value(body, nf_tables.CHAIN_NAME) not in chains),
+            elements=(*_without(table.elements, replaced), *of_maps.values()),
+            rules=_without(rules, gone),
+        )
+
+    def _one_each(self, options: t.Sequence[_Option], place: Place) -> t.List[_Option]:
+        """Return the last option of each kind: behind it the first is never reached in any case."""
+        kept: t.Dict[t.Any, _Option] = {}
+        for option in reversed(options):
+            end = self.found.get(option.chain)
+            kept.setdefault(option if end is None else (option.kind, end.form, place(end)), option)
+        return list(kept.values())[::-1]
+
+
+def _without(bodies: t.Sequence[bytes], places: t.Container[int]) -> t.Tuple[bytes, ...]:
+    return tuple(body for place, body in enumerate(bodies) if place not in places)
+
+
+def _by_number(expressions: bytes) -> t.Optional[t.Tuple[bytes, int]]:
+    """Return the map in which a rule looks up the number that it draws, and how many there are."""
+    found = [one for one in nft_expressions.of_rule(expressions) if one[0] != "counter"]
+    if [name for name, _data in found] != ["numgen", "lookup"]:
+        return None
+    drawn, looked_up = found[0][1], found[1][1]
+    plain = (
+        not number(drawn.get("offset")) and looked_up["sreg"] == drawn["dreg"] and not number(looked_up.get("flags"))
+    )
+    if not plain or number(looked_up.get("dreg", b"\1")) or not nf_tables.is_unnamed(looked_up["set"]):
+        return None
+    return looked_up["set"], number(drawn["modulus"])
+
+
+def _drawing(body: bytes, before: int, after: int) -> bytes:
+    """Return a rule that draws one of fewer numbers."""
+    kind = nft_expressions.number("numgen", "modulus")
+    old, new = (netlink.network_word(kind, modulus) for modulus in (before, after))
+    start = body.index(old, body.index(_NUMGEN))
+    return body[:start] + new + body[start + len(old) :]
+
+
+def _elements(body: bytes, options: t.Sequence[_Option]) -> bytes:
+    """Return the elements of a map that lead to chains by the numbers from 0 on."""
+    listed = (nft_sets.element(_KEY.pack(place), one.data) for place, one in enumerate(options))
+    return netlink.replace(body, {nf_tables.ELEMENTS: b"".join(listed)}, netlink.NESTED)
 
 
 class Slot(t.NamedTuple):
-    """Bytes that may differ, and what they are; ``detail`` is a field, or a revision of xtables."""
+    """Bytes that may differ, and what they are; ``detail`` is a revision of xtables."""
 
     begin: int
     end: int
     use: int
-    detail: t.Any = None
+    detail: int = 0
+
+
+class _Led(t.NamedTuple):
+    """Where a rule leads, which may ask for chance and for nothing else."""
+
+    kind: str
+    chain: bytes
+    by_chance: bool
 
 
 class _Layout:
-    """The slots of rules of one length, and rules that were read, by their other bytes."""
+    """The slots of rules of one length, and by their other bytes what they ask, and how they end."""
 
     def __init__(self, slots: t.Tuple[Slot, ...]) -> None:
         edges = [0, *(edge for slot in slots for edge in slot[:2]), None]
         self.slots = slots
         self.used = tuple(slot for slot in slots if slot.use != NOTHING)
         self.rest = [slice(*edges[place : place + 2]) for place in range(0, len(edges), 2)]
-        self.models: t.Dict[bytes, Rule] = {}
+        self.shapes: t.Dict[bytes, t.Tuple[bool, str]] = {}
 
     def key(self, expressions: bytes) -> bytes:
         """Return the bytes that do not differ."""
         return b"".join([expressions[part] for part in self.rest])
 
 
-class Alike:
-    """What was read of one table."""
+class _Shapes:
+    """What was found of rules that chains may have in common."""
 
-    def __init__(self, family: Family, headers: t.Mapping[t.Tuple[int, int], str]) -> None:
-        """Begin.
-
-        :param headers: fields of the header of IP that are addresses, by offset and length.
-        """
+    def __init__(self, family: Family) -> None:
         self._family = family
-        self._headers = headers
         self._layouts: t.Dict[int, t.List[_Layout]] = {}
-        #: equal values are one object
-        self._same: t.Dict[t.Any, t.Any] = {}
+        self._failures = 0
+        #: equal forms are one object
+        self._forms: t.Dict[t.Tuple[t.Any, ...], t.Tuple[t.Any, ...]] = {}
 
-    def rule(self, expressions: bytes, place: int) -> t.Optional[Rule]:
-        """Return a rule like one that was read; None if there is none."""
-        for layout in self._layouts.get(len(expressions), ()):
-            model = layout.models.get(layout.key(expressions))
-            if model is not None:
-                return self._like(model, layout, expressions, place)
-        return None
+    def end(self, rules: t.Sequence[bytes]) -> t.Optional[End]:
+        """Return what a chain does, but for the one address that it is about; None if it may do more."""
+        form: t.List[t.Any] = []
+        addresses: t.Set[bytes] = set()
+        use = SOURCE
+        for expressions in rules:
+            layout = self._layout(expressions)
+            if layout is None or use != SOURCE:
+                return None
+            form += (layout.slots, layout.key(expressions))
+            for slot in layout.used:
+                value = expressions[slot.begin : slot.end]
+                if slot.use == XT_ADDRESS:
+                    value, others = _address_and_others(value, slot.detail, self._family)
+                    form.append(others)
+                if slot.use == SHARE or use != SOURCE or not value:
+                    return None
+                if slot.use == CHAIN:
+                    form.append(value)
+                else:
+                    addresses.add(value)
+                    use = slot.use
+        if use == SOURCE or len(addresses) != 1:
+            return None
+        made = tuple(form)
+        return End(self._forms.setdefault(made, made), int.from_bytes(addresses.pop(), "big"))
 
-    def learn(self, expressions: bytes, rule: Rule) -> None:
-        """Keep a rule that was read."""
-        if len(rule.branches) != 1 or rule.unknown or rule.history:
-            return
-        slots = _Scan(self._family, self._headers).slots(expressions)
-        if not slots:
-            return
+    def led(self, expressions: bytes) -> t.Optional[_Led]:
+        """Return where a rule leads that may ask for chance and for nothing else."""
+        layout = self._layout(expressions)
+        if layout is None:
+            return None
+        asks, kind = layout.shapes[layout.key(expressions)]
+        values = {slot.use: expressions[slot.begin : slot.end] for slot in layout.used}
+        if asks or kind not in (JUMP, GOTO) or len(values) < len(layout.used):
+            return None
+        mode, inverted, share = _SHARE.unpack_from(values.get(SHARE, _SHARE.pack(0, 0, 1)))
+        if mode or inverted or not 0 < share < _ALWAYS:
+            return None
+        return _Led(kind, values[CHAIN], SHARE in values)
+
+    def _layout(self, expressions: bytes) -> t.Optional[_Layout]:
+        """Return the layout of a rule; None if something in it could meet the value of a slot."""
         listed = self._layouts.setdefault(len(expressions), [])
-        layout = next((one for one in listed if one.slots == slots), None) or _Layout(slots)
-        if sum(len(one.models) for one in listed) >= _KEPT:
-            return
-        if self._like(rule, layout, expressions, rule.number) == rule:
-            if layout not in listed:
-                listed.append(layout)
-            layout.models[layout.key(expressions)] = rule
-
-    def _like(self, model: Rule, layout: _Layout, expressions: bytes, place: int) -> Rule:
-        match, action = model.branches[0]
-        changed: t.Dict[str, t.Any] = {}
-        for begin, end, use, detail in layout.used:
-            value = expressions[begin:end]
-            if use == FIELD:
-                match = match._replace(**{detail: self._span(value)})
-            elif use == ADDRESS:
-                changed["addresses"] = self._span(value)
-            elif use == PORT:
-                changed["ports"] = self._span(value)
-            elif use == CHAIN:
-                changed["chain"] = sys.intern(netlink.name(value))
-            else:
-                new = xt_rules.translation("DNAT", detail, value, self._family)
-                changed["addresses"], changed["ports"] = map(self._shared, new)
-        if changed:
-            action = action._replace(**changed)
-        return Rule(place, (Branch(match, action),), (), model.chance, model.exhaustive)
-
-    def _span(self, value: bytes) -> t.Any:
-        found = self._same.get(value)
+        for layout in listed:
+            if layout.key(expressions) in layout.shapes:
+                return layout
+        if self._failures >= _FAILURES:
+            return None
+        scan = _Scan(self._family)
+        slots = scan.slots(expressions)
+        if slots is None:
+            self._failures += 1
+            return None
+        found = next((one for one in listed if one.slots == slots), None)
         if found is None:
-            one = int.from_bytes(value, "big")
-            found = self._same[value] = self._shared(((one, one),))
+            found = _Layout(slots)
+            listed.append(found)
+        found.shapes[found.key(expressions)] = (scan.asks, scan.kind)
         return found
 
-    def _shared(self, value: T) -> T:
-        return t.cast(T, self._same.setdefault(value, value))
+
+def _address_and_others(info: bytes, revision: int, family: Family) -> t.Tuple[bytes, bytes]:
+    """Return the new address of a translation of xtables, and all that it says besides; nothing if it is not one."""
+    addresses, _ports = xt_rules.translation("DNAT", revision, info, family)
+    if addresses is None or addresses[0][0] != addresses[0][1]:
+        return b"", b""
+    size = family.size
+    others = info[:8] + info[16:] if revision == 0 else info[:4] + info[4 + size : 20] + info[20 + size :]
+    return addresses[0][0].to_bytes(size, "big"), others
 
 
 class _NotAlikeError(Exception):
@@ -135,36 +346,37 @@ class _NotAlikeError(Exception):
 class _Scan:
     """Finds the slots of a rule: it follows its expressions as long as each has one meaning whatever is in a slot.
 
-    Each load is followed by its comparison, and each field of an address is compared once, so that nothing else meets
-    a value of a slot. A constant in a register is used by the translation at the end alone.
+    Each load is followed by its comparison, so that nothing else meets a value of a slot. A constant in a register is
+    used by the translation at the end alone.
     """
 
-    def __init__(self, family: Family, headers: t.Mapping[t.Tuple[int, int], str]) -> None:
+    def __init__(self, family: Family) -> None:
         self.family = family
-        self.headers = headers
         self.found: t.List[Slot] = []
-        #: of the load before: the register, and the field if it is an address
-        self.loaded: t.Optional[t.Tuple[t.Optional[bytes], t.Optional[str]]] = None
-        self.fields: t.Set[str] = set()
+        #: of the load before: the register, and whether it is the source
+        self.loaded: t.Optional[t.Tuple[t.Optional[bytes], bool]] = None
         #: constants by their registers
         self.constants: t.Dict[bytes, Slot] = {}
         self.over = False
+        #: whether it asks for anything but chance; the kind of its verdict
+        self.asks = False
+        self.kind = ""
 
-    def slots(self, expressions: bytes) -> t.Tuple[Slot, ...]:
-        """Return them in order."""
+    def slots(self, expressions: bytes) -> t.Optional[t.Tuple[Slot, ...]]:
+        """Return them in order; None if there can be none."""
         position = 0
         try:
             for _kind, element, whole in netlink.pieces(expressions):
                 if self.over:
-                    return ()
+                    return None
                 if element[4:12] == _COUNTER and self.loaded is None:
                     self.found.append(Slot(position + 4 + _COUNTER_HEAD, position + 4 + len(element), NOTHING))
                 else:
                     self._take(position + 4, element)
                 position += len(whole)
         except (_NotAlikeError, KeyError):
-            return ()
-        return tuple(sorted(self.found)) if self.over else ()
+            return None
+        return tuple(sorted(self.found)) if self.over else None
 
     def _take(self, start: int, element: bytes) -> None:
         name, data = nft_expressions.parse(element)
@@ -177,9 +389,7 @@ class _Scan:
             raise _NotAlikeError
         handler(self, start, element, data)
 
-    def _add(
-        self, start: int, element: bytes, read: t.Callable[[Named], bytes], use: int, detail: t.Any = None
-    ) -> Slot:
+    def _add(self, start: int, element: bytes, read: t.Callable[[Named], bytes], use: int, detail: int = 0) -> Slot:
         """Return the slot of a value: where other bytes change it and nothing else."""
         name, data = nft_expressions.parse(element)
         value = read(data)
@@ -196,35 +406,38 @@ class _Scan:
         return Slot(start + begin, start + end, use, detail)
 
     def payload(self, _start: int, _element: bytes, data: Named) -> None:
-        """Follow a load of part of a header: of the header of IP only whole addresses."""
+        """Follow a load of part of a header: of the header of IP only the whole source."""
         base, offset, length = (number(data.get(key)) for key in ("base", "offset", "len"))
-        field = self.headers.get((offset, length)) if base == 1 else None
-        if base not in (1, 2) or (base == 1) is (field is None) or field in self.fields:
+        if base != 2 and (base, (offset, length)) != (1, _SOURCES[self.family]):
             raise _NotAlikeError
-        self.loaded = (data["dreg"], field)
+        self.loaded = (data["dreg"], base == 1)
+        self.asks = True
 
     def meta(self, _start: int, _element: bytes, data: Named) -> None:
         """Follow a load of what is no address."""
-        self.loaded = (data["dreg"], None)
+        self.loaded = (data["dreg"], False)
+        self.asks = True
 
     def cmp(self, start: int, element: bytes, data: Named) -> None:
         """Follow the comparison of what was loaded."""
         if self.loaded is None or data["sreg"] != self.loaded[0]:
             raise _NotAlikeError
-        field = self.loaded[1]
-        self.loaded = None
-        if field is not None:
+        if self.loaded[1]:
             if number(data.get("op")) != _EQUAL or len(nft_sets.value(data["data"])) != self.family.size:
                 raise _NotAlikeError
-            self.fields.add(field)
-            self.found.append(self._add(start, element, _constant, FIELD, field))
+            self.found.append(self._add(start, element, _constant, SOURCE))
+        self.loaded = None
 
     def match(self, start: int, element: bytes, data: Named) -> None:
         """Follow a match of xtables."""
         name = netlink.name(data["name"])
         if name == "comment":
             self.found.append(self._add(start, element, _info, NOTHING))
-        elif name not in _PLAIN_MATCHES:
+        elif name == "statistic":
+            self.found.append(self._add(start, element, _info, SHARE))
+        elif name in _PLAIN_MATCHES:
+            self.asks = True
+        else:
             raise _NotAlikeError
 
     def immediate(self, start: int, element: bytes, data: Named) -> None:
@@ -233,12 +446,13 @@ class _Scan:
         if number(register):
             if register in self.constants:
                 raise _NotAlikeError
-            self.constants[register] = self._add(start, element, _constant, PORT)
+            self.constants[register] = self._add(start, element, _constant, ADDRESS)
             return
         self.over = True
         action = nft_sets.verdict(data["data"])
         if self.constants or action is None:
             raise _NotAlikeError
+        self.kind = action.kind
         if action.kind in (JUMP, GOTO):
             self.found.append(self._add(start, element, _chain, CHAIN))
 
@@ -251,12 +465,10 @@ class _Scan:
             raise _NotAlikeError
         if set(self.constants) != {one for one in (address, port) if one is not None}:
             raise _NotAlikeError
-        for register, size, use in ((address, self.family.size, ADDRESS), (port, 2, PORT)):
-            if register is not None:
-                slot = self.constants[register]
-                if slot.end - slot.begin != size:
-                    raise _NotAlikeError
-                self.found.append(slot._replace(use=use))
+        slot = self.constants[address]
+        if slot.end - slot.begin != self.family.size:
+            raise _NotAlikeError
+        self.found.append(slot)
         if port is not None:
             first, second = sorted(((place_of(address), self.family.size), (place_of(port), 2)))
             if sum(first) > second[0]:  # one writes over the other
@@ -267,7 +479,7 @@ class _Scan:
         self.over = True
         if netlink.name(data["name"]) != "DNAT":
             raise _NotAlikeError
-        self.found.append(self._add(start, element, _info, XT_TRANSLATION, number(data.get("rev"))))
+        self.found.append(self._add(start, element, _info, XT_ADDRESS, number(data.get("rev"))))
 
 
 def _constant(data: Named) -> bytes:
@@ -279,10 +491,7 @@ def _info(data: Named) -> bytes:
 
 
 def _chain(data: Named) -> bytes:
-    action = nft_sets.verdict(data["data"])
-    if action is None:
-        raise _NotAlikeError
-    return action.chain.encode("utf-8", "surrogateescape")
+    return nft_sets.leads_to(data["data"])[1]
 
 
 _HANDLERS: t.Mapping[str, t.Callable[[_Scan, int, bytes, Named], None]] = {

@@ -18,7 +18,7 @@ from .._system.families import BY_NUMBER, FAMILIES, IPV4, IPV6, TCP
 from .._system.intervals import Spans
 from .._system.netlink import number
 from .._system.nft_expressions import CT_KEYS, META_KEYS, Named
-from . import conditions, nft_alike, nft_sets, xt_rules
+from . import conditions, nft_sets, xt_rules
 from .reading import Conditions, Reading, UnknownError, finished, joined, unreadable
 from .referenced_objects import Known
 from .registers import (
@@ -130,8 +130,6 @@ class _Reader:
         self.lengths: t.Dict[str, int] = {}
         #: results of looking cells up in a set: many rules share one large set
         self.asked: t.Dict[t.Tuple[str, t.Tuple[Cell, ...]], t.List[Conditions]] = {}
-        addresses = {(offset, size): field for offset, size, field in _NETWORK[known.family][:2]}
-        self.alike = nft_alike.Alike(known.family, addresses)
         size, number_of_family = self.family.size, bytes((self.family.number,))
         source, destination = packet("source", size), packet("original_destination", size)
         mine = "ip" if self.family == IPV4 else "ip6"
@@ -186,14 +184,8 @@ class _Reader:
             chain = netlink.name(known.get(nf_tables.RULE_CHAIN, b""))
             place = counts[chain] = counts.get(chain, 0) + 1
             expressions = known.get(nf_tables.RULE_EXPRESSIONS, b"")
-            same = self.alike.rule(expressions, place)
-            if same is not None:
-                chains.setdefault(chain, []).append(same)
-                continue
             try:
                 found, more = self._rule(expressions, chain, place)
-                if len(found) == 1 and not more:
-                    self.alike.learn(expressions, found[0])
             except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error):
                 found, more = [unreadable(place)], {}
             chains.setdefault(chain, []).extend(found)

@@ -26,6 +26,8 @@ _FIRST = struct.pack("=H", VALUE)
 _LENGTH = struct.Struct("=H")
 #: NF_DROP, NF_ACCEPT, NFT_CONTINUE, NFT_BREAK, NFT_JUMP, NFT_GOTO, NFT_RETURN
 VERDICTS = {0: DROP, 1: ACCEPT, -1: CONTINUE, -2: CONTINUE, -3: JUMP, -4: GOTO, -5: RETURN}
+#: the codes of those that lead to a chain
+_LEADING = {struct.pack("!i", code): kind for code, kind in VERDICTS.items() if kind in (JUMP, GOTO)}
 
 
 class Element(t.NamedTuple):
@@ -60,6 +62,13 @@ def verdict(data: bytes) -> t.Optional[RuleAction]:
     return RuleAction(kind, netlink.name(inner[_CHAIN]) if kind in (JUMP, GOTO) else "")
 
 
+def leads_to(data: bytes) -> t.Tuple[str, bytes]:
+    """Return JUMP or GOTO, and the bytes of the chain to which a verdict leads; empty if it leads to none."""
+    inner = netlink.attributes(netlink.value(data, _VERDICT))
+    kind = _LEADING.get(inner.get(_CODE, b""), "")
+    return kind, inner[_CHAIN] if kind else b""
+
+
 def value(data: t.Optional[bytes]) -> bytes:
     """Return the bytes that data holds."""
     if not data:
@@ -67,6 +76,19 @@ def value(data: t.Optional[bytes]) -> bytes:
     if data[2:4] == _FIRST:  # as the kernel writes it; done for each comparison
         return data[4 : _LENGTH.unpack_from(data)[0]]
     return netlink.attributes(data).get(VALUE, b"")
+
+
+def plain(element: bytes) -> t.Tuple[bytes, bytes]:
+    """Return the key and the data of an element; empty if it has anything else."""
+    known = netlink.attributes(element)
+    if known.keys() != {KEY, _DATA}:
+        return b"", b""
+    return netlink.attributes(known[KEY])[VALUE], known[_DATA]
+
+
+def element(key: bytes, data: bytes) -> bytes:
+    """Return an element that has nothing else."""
+    return netlink.nest(1, netlink.nest(KEY, netlink.attribute(VALUE, key)), netlink.nest(_DATA, data))
 
 
 class Sets:

@@ -136,6 +136,19 @@ def attributes(data: bytes) -> Attributes:
     return found
 
 
+def value(data: bytes, wanted: int) -> bytes:
+    """Return the first value of one type of attribute; empty if there is none."""
+    position, end = 0, len(data)
+    while position + 4 <= end:  # as attributes(), of which one is wanted
+        length, kind = _ATTRIBUTE.unpack_from(data, position)
+        if length < 4:
+            break
+        if kind & _TYPE == wanted:
+            return data[position + 4 : position + length]
+        position += (length + 3) & ~3
+    return b""
+
+
 def only(data: bytes, kept: t.Container[int]) -> bytes:
     """Return the attributes of these types, byte for byte."""
     parts = []

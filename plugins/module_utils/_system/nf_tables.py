@@ -387,6 +387,11 @@ def _users(table: NftTable) -> t.Dict[bytes, int]:
     return found if len(found) == len(anonymous) else {}
 
 
+def is_unnamed(name: bytes) -> bool:
+    """Return whether a set has a name of the kernel's, by which one rule alone has it."""
+    return bool(re.fullmatch(_UNNAMED, name))
+
+
 def is_dormant(table: NftTable) -> bool:
     """Return whether the kernel skips its chains."""
     return bool(netlink.number(netlink.attributes(table.table).get(TABLE_FLAGS)) & DORMANT)

@@ -26,7 +26,7 @@ from .questions import asking, explanation, judge, rules_in_copy, verification
 from .questions.fingerprint import fingerprint
 from .questions.verification import Limits
 from .routing import senders
-from .ways import packet_policy
+from .ways import alike_endpoints, packet_policy
 from .ways.cpu_time import now
 from .words import concerned, explanations, health, verdict
 from .words.health import ERROR, INFO, LEAKS, WARNING, Health
@@ -300,6 +300,7 @@ def _ask(
     until = now() + wanted.max_seconds if wanted.max_seconds else None
     policy, _result, state, problem = reading
     copy: t.Optional[twin.Twin] = None
+    tables: alike_endpoints.Read = {}
     try:
         if state is None:
             raise NodeError(problem)
@@ -316,6 +317,8 @@ def _ask(
             yield from _leak_health(promised, earlier.leaked)
             yield from _concerned(policy, rulesets, state)
             return
+        if not wanted.destinations:  # of these every endpoint is shown
+            state, tables = alike_endpoints.with_fewer(state, promised, None if until is None else _left(until) / 2)
         copy = twin.build(state, node.run, _COPY_SECONDS if until is None else min(_left(until), _COPY_SECONDS))
     except NodeError as exc:
         problem = str(exc)
@@ -336,7 +339,7 @@ def _ask(
         found["explanations"] = [explanations.explanation(promised, one) for one in explained]
         if wanted.verify:
             allowed = Limits(wanted.max_questions, 0 if until is None else _left(until))
-            report = verification.verify(copy, promised, allowed, progress)
+            report = verification.verify(copy, promised, allowed, progress, tables)
             found["questions"], found["questions_left_out"] = report.questions, report.left_out
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]
             missed = [*report.untested, *_without_policy(reading, rulesets)]

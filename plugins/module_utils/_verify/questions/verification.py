@@ -18,10 +18,12 @@ from ..._engine.ruleset import DROP
 from ..._policy.values import PortRange
 from ..._rules import regions
 from ..._rules.regions import Region
+from ..._rules.rules import RuleTable
 from ..._system import command_defaults, intervals
 from ..._system.families import IPV4, IPV6, Family
 from ..._twin.twin import Twin
 from ..._twin.values import Answer, MetRule, Question, Unseen
+from ..ways.alike_endpoints import Read
 from ..ways.cpu_time import TimeOverError, left, limited, now
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import NODE, Policy
@@ -105,17 +107,24 @@ def _uncollected() -> t.Iterator[None]:
 
 
 @_uncollected()
-def verify(twin: Twin, policy: Policy, limits: Limits = _DEFAULT, progress: Progress = no_progress) -> Report:
+def verify(
+    twin: Twin,
+    policy: Policy,
+    limits: Limits = _DEFAULT,
+    progress: Progress = no_progress,
+    tables: t.Optional[Read] = None,
+) -> Report:
     """Ask the copy of a node all that matters, as far as the limits allow.
 
     :param progress: called with how far it is.
+    :param tables: of the copy, as far as they were read already.
     :raises NodeError: the copy does not answer.
     """
     until = now() + limits.seconds if limits.seconds else None
     untested = [_not_copied(unseen) for unseen in twin.unseen if unseen.code not in HARMLESS]
     runs = []
     for family in sorted(policy.entries):
-        read = _read(twin, policy, family, until)
+        read = _read(twin, policy, family, until, (tables or {}).get(family))
         if read is None:
             untested.append(Untested("time", TEXTS["time"] % (0, "all")))
         else:
@@ -136,7 +145,7 @@ def verify(twin: Twin, policy: Policy, limits: Limits = _DEFAULT, progress: Prog
 
 
 def _read(
-    twin: Twin, policy: Policy, family: Family, until: t.Optional[float]
+    twin: Twin, policy: Policy, family: Family, until: t.Optional[float], tables: t.Optional[t.List[RuleTable]]
 ) -> t.Optional[t.Tuple[NodeModel, t.Tuple[Ways, ...]]]:
     """Return the node as values, and its ways, which may take half of the time; None if it takes longer."""
     whole = left(until)
@@ -144,7 +153,7 @@ def _read(
     end = None if seconds is None else now() + seconds
     try:
         with limited(seconds, GRACE):
-            model = NodeModel(twin.state, family, policy)
+            model = NodeModel(twin.state, family, policy, tables=tables)
             return model, (model.of_pods(left(end)), model.of_node(left(end)))
     except TimeOverError:
         return None

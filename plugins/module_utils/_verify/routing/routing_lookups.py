@@ -199,6 +199,15 @@ class Lookups:
         result[UNICAST] = intervals.complement(taken, self._top)
         return result
 
+    def compared(self) -> t.Iterator[Spans]:
+        """Return the addresses that routing rules compare."""
+        for selector in self._selectors:
+            yield from (selector.source, selector.destination)
+
+    def entries(self, address: int) -> t.Tuple[int, ...]:
+        """Return what the tables have for an address: numbers that are equal where they have the same."""
+        return tuple(id(self._partition(table).of(address)) for table in self._tables)
+
     # lookups
 
     def forward(self, source: Spans, destination: Spans, mark: int, mark_unknown: int, link: str) -> t.List[RoutePart]:

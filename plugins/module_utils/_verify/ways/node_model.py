@@ -58,23 +58,31 @@ class NodeModel:
     ``senders`` are its pods.
     """
 
-    def __init__(self, state: NodeState, family: Family, policy: Policy, sender: t.Optional[Sender] = None) -> None:
+    def __init__(
+        self,
+        state: NodeState,
+        family: Family,
+        policy: Policy,
+        sender: t.Optional[Sender] = None,
+        tables: t.Optional[t.List[RuleTable]] = None,
+    ) -> None:
         """Read the rules and routes of a node.
 
         :param sender: stands for all pods.
+        :param tables: if they were read already.
         """
         self.family = family
         lookups = Lookups(state.routing, state.links, family, state.settings)
         types = lookups.types()
-        self.tables = _tables(state, family, types)
+        self.tables = tables_of(state, family, types) if tables is None else tables
         ipvs_conntrack = state.settings.get("ipv4/vs/conntrack", "0") != "0"
         ready = Ready(self.tables)
         self._node = ways.RulesAndRoutes(self.tables, lookups, state.services, ipvs_conntrack, ready)
         self._policy = policy.entries.get(family, ())
-        self.senders = [sender] if sender else _senders(state, family, policy)
+        self.senders = [sender] if sender else senders_of(state, family, policy)
         self._traits = senders.traits(state)
         self._of_node = senders.of_node(state, family)
-        self._destinations = regions.minus(_destinations(family), types[BROADCAST])
+        self._destinations = regions.minus(destinations(family), types[BROADCAST])
         self._others = regions.minus(self._destinations, types[LOCAL])
         #: destinations to which no packet of a pod is sent on
         self.nowhere = intervals.complement(self._others, family.highest)
@@ -214,7 +222,8 @@ class NodeModel:
         return tuple(ref for ref in way.met if (ref.table, ref.chain) in self._late)
 
 
-def _tables(state: NodeState, family: Family, types: t.Mapping[int, Spans]) -> t.List[RuleTable]:
+def tables_of(state: NodeState, family: Family, types: t.Mapping[int, Spans]) -> t.List[RuleTable]:
+    """Return the tables that see packets of a family."""
     links = {link.index: link.name for link in state.links}
     filled = xt_rules.filled(state.tables, state.legacy, state.sets)
     ipsec = any(one.code in ("ipsec", "unreadable") for one in state.unseen)
@@ -224,7 +233,7 @@ def _tables(state: NodeState, family: Family, types: t.Mapping[int, Spans]) -> t
     return [table for table in read if table is not None]
 
 
-def _senders(state: NodeState, family: Family, policy: Policy) -> t.List[Sender]:
+def senders_of(state: NodeState, family: Family, policy: Policy) -> t.List[Sender]:
     """Return the pods, and the guests of other programs that the policy is about."""
     found = senders.senders(state, family, policy.pods)
     if found or policy.pods:
@@ -235,7 +244,8 @@ def _senders(state: NodeState, family: Family, policy: Policy) -> t.List[Sender]
     return senders.senders(state, family, named) if named else []
 
 
-def _destinations(family: Family) -> Spans:
+def destinations(family: Family) -> Spans:
+    """Return the addresses to which packets of pods may be sent on."""
     closed = intervals.of_networks(map(ipaddress.ip_network, _NOT_FORWARDED[family]))
     return intervals.complement(closed, family.highest)
 

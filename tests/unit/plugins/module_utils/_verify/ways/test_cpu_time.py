@@ -31,7 +31,7 @@ class Copy:
     unseen = ()
 
 
-def _busy(*_arguments: t.Any) -> t.NoReturn:
+def _busy(*_arguments: t.Any, **_named: t.Any) -> t.NoReturn:
     end = time.monotonic() + _PATIENCE
     for _number in itertools.takewhile(lambda _: time.monotonic() < end, itertools.count()):
         pass
