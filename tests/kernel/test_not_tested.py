@@ -49,6 +49,24 @@ def test_a_node_without_pods_is_not_tested(ns: Namespace) -> None:
     assert "--pod-cidrs" in found["summary"]
 
 
+@pytest.mark.parametrize(
+    "known", ("neighbour add 100.64.0.9 lladdr 02:00:00:00:00:02 dev pods", "link set pods arp off")
+)
+def test_a_route_out_of_a_port_of_a_bridge_leads_to_known_neighbours_alone(topology: Topology, known: str) -> None:
+    apply(topology.node, backend="iptables_nft")
+    pods = ADDRESSES["ipv4"].gateway + "/24"
+    lines = ["link add cni0 up type bridge", "link set pods master cni0", "address del %s dev pods" % pods]
+    lines += ["address add %s dev cni0" % pods, "route add 100.64.0.0/10 dev pods"]
+    topology.node.run("ip", "-batch", "-", stdin="\n".join(lines))
+    found = _verify(topology.node, backend="iptables_nft")
+    assert (found["verified"], found["untested"]) == (True, []), found["summary"]
+    topology.node.run("ip", *known.split())
+    found = _verify(topology.node, backend="iptables_nft")
+    assert [one["ranges"] for one in found["untested"]] == [["100.64.0.0/10"]], found["untested"]
+    assert found["untested"][0]["text"].endswith("its neighbours at pods, a port of a bridge: route over the bridge")
+    assert not [one for one in found["conflicts"] if one["severity"] == "error"], found["conflicts"]
+
+
 def test_questions_beyond_the_limit_are_not_tested(topology: Topology) -> None:
     apply(topology.node, backend="iptables_nft")
     found = _verify(topology.node, backend="iptables_nft", max_questions=2)

@@ -158,6 +158,18 @@ def test_pods_on_a_bridge_reach_what_each_router_answers_for(ns: Namespace) -> N
     assert [answer.outcome for answer in answers] == [DELIVERED, DELIVERED, SENT]
 
 
+@pytest.mark.parametrize("state", ("permanent", "noarp"))
+def test_a_port_of_a_bridge_hears_no_answer_of_a_neighbour(ns: Namespace, state: str) -> None:
+    """The bridge takes it, so what a route sends out of a port waits in vain if the neighbour is not known already."""
+    ns.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+    lines = ["link add cni0 type bridge", "link add vp0 master cni0 type veth peer name far", "link set far up"]
+    lines += ["link set vp0 up", "link set cni0 up", "address add 10.244.1.1/24 dev cni0"]
+    ns.run("ip", "-batch", "-", stdin="\n".join([*lines, "route add 100.64.0.0/10 dev vp0"]))
+    ns.run("ip", "neighbour", "add", "100.64.0.2", "lladdr", "02:00:00:00:00:02", "nud", state, "dev", "vp0")
+    asked = [Question("100.64.0.%d" % number, "10.244.1.2") for number in (1, 2)]
+    assert [answer.outcome for answer in inside(ns, _ask, *asked)] == [DROPPED, SENT]
+
+
 def test_rule_that_no_tool_can_list(topology: Topology) -> None:
     """An old nft crashes on the sets of a newer one; what is asked of the kernel is not affected."""
     chain = "type nat hook postrouting priority srcnat;\nip daddr 203.0.113.0/24 counter\nmasquerade"

@@ -131,9 +131,10 @@ class Copy:
         number = links.make(wanted, network)
         self._miss("setting", sysctls.write({k: v for k, v in state.settings.items() if not sysctls.is_general(k)}))
         copied = {number[link.index]: link._replace(master=number.get(link.master, 0)) for link in wanted}
-        bridges = {index for index, link in copied.items() if link.kind == links.BRIDGE}
+        asking = {index for index, link in copied.items() if link.kind == links.BRIDGE}
+        asking.update(number[index] for index in links.ports(wanted))
         outside = Outside(network, _plugged(copied))
-        links.switch((index for index, link in copied.items() if link.up), bridges)
+        links.switch((index for index, link in copied.items() if link.up), asking)
         addresses = {link.index: link.address for link in links.read()}
         return number, {index: link._replace(address=addresses[index]) for index, link in copied.items()}, outside
 

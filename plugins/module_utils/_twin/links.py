@@ -188,6 +188,15 @@ def _header(index: int, flags: int = 0, change: int = 0) -> bytes:
     return _HEADER.pack(0, 0, index, flags, change)
 
 
+def ports(links: t.Sequence[Link]) -> t.Set[int]:
+    """Return the ports of bridges: what comes in there the bridge takes, and so each answer about a neighbour.
+
+    A packet that a route sends out of a port leaves only to a neighbour that somebody has made known there.
+    """
+    bridges = {link.index for link in links if link.kind == BRIDGE}
+    return {link.index for link in links if link.master in bridges}
+
+
 def _do(kernel: Netlink, kind: int, body: bytes, name: str) -> None:
     flags = 0 if kind == _SET_LINK else netlink.CREATE | netlink.EXCLUSIVE
     (code,) = kernel.change([Message(kind, body)], flags)

@@ -19,12 +19,14 @@ from .._system.netlink import Message, Netlink
 _NEW, _GET = 28, 30
 _NDM = struct.Struct("=BxxxiHBB")
 _ADDRESS, _HARDWARE, _MASTER = 1, 2, 9
-#: NUD_REACHABLE, STALE, DELAY, PROBE, PERMANENT: all with a hardware address that was true once
-_KNOWN = 0x9E
+#: NUD_REACHABLE, STALE, DELAY, PROBE, NOARP, PERMANENT: all with a hardware address that was true once
+_KNOWN = 0xDE
 _PERMANENT, _STATIC = 0x80, 0x40
 #: for an entry of a port's bridge, not of the port itself
 _OF_MASTER = 0x4
 _AF_BRIDGE = 7
+#: in the first byte of a hardware address: of several hosts
+_GROUP = 1
 
 
 class Neighbours(t.NamedTuple):
@@ -39,9 +41,10 @@ class Neighbours(t.NamedTuple):
         return hardware, self.ports.get(hardware) if hardware else None
 
 
-def read(bridges: t.Container[int]) -> Neighbours:
+def read(links: t.Container[int]) -> Neighbours:
     """Read what this network namespace knows of who is behind its bridges.
 
+    :param links: bridges, and ports of theirs.
     :raises NodeError: the kernel does not answer.
     """
     hardware: t.Dict[t.Tuple[int, str], bytes] = {}
@@ -51,8 +54,9 @@ def read(bridges: t.Container[int]) -> Neighbours:
             for message in kernel.dump(_GET, _NDM.pack(family, 0, 0, 0, 0), "neighbours"):
                 _family, link, state, _flags, _type = _NDM.unpack_from(message.body)
                 known = netlink.attributes(message.body[_NDM.size :])
-                if link in bridges and state & _KNOWN and _ADDRESS in known and len(known.get(_HARDWARE, b"")) == 6:
-                    hardware[link, str(ipaddress.ip_address(known[_ADDRESS]))] = known[_HARDWARE]
+                mac = known.get(_HARDWARE, b"")
+                if link in links and state & _KNOWN and _ADDRESS in known and len(mac) == 6 and not mac[0] & _GROUP:
+                    hardware[link, str(ipaddress.ip_address(known[_ADDRESS]))] = mac
         for message in kernel.dump(_GET, _NDM.pack(_AF_BRIDGE, 0, 0, 0, 0), "forwarding tables of bridges"):
             _family, link, state, _flags, _type = _NDM.unpack_from(message.body)
             known = netlink.attributes(message.body[_NDM.size :])

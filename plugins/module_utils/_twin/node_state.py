@@ -75,7 +75,7 @@ def read(run: Runner) -> NodeState:
     return NodeState(
         links=found,
         routing=routing.read(),
-        neighbours=neighbours.read({link.index for link in found if link.kind == BRIDGE}),
+        neighbours=neighbours.read(links.ports(found).union(link.index for link in found if link.kind == BRIDGE)),
         settings=sysctls.read(link.name for link in found),
         sets=attempt(ipsets.read),
         tables=tables,

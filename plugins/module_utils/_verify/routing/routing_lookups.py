@@ -9,6 +9,7 @@ table without a route for it, a route of type throw and a suppressed route lead 
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 import typing as t
 
@@ -19,7 +20,7 @@ from ..._system import intervals, netlink
 from ..._system.families import IPV4, Family
 from ..._system.intervals import Spans
 from ..._system.routes import ANYCAST, BLACKHOLE, BROADCAST, LOCAL, MULTICAST, PROHIBIT, THROW, UNICAST, UNREACHABLE
-from ..._twin.links import Link
+from ..._twin.links import NOARP, Link, ports
 from ..._twin.routing import RTA_GATEWAY, RTA_PREFERRED, Path, Route, Routing, addresses, routes
 
 #: FRA_* (linux/fib_rules.h)
@@ -55,6 +56,8 @@ _SECONDARY = 0x01
 LEAVES = "leaves"
 TO_NODE = "local"
 NO_ROUTE = "none"
+#: It waits for a neighbour at the port of a bridge, which hears no answer.
+UNANSWERED = "unanswered"
 _KINDS = {
     UNICAST: LEAVES,
     LOCAL: TO_NODE,
@@ -65,6 +68,7 @@ _KINDS = {
     UNREACHABLE: "unreachable",
     PROHIBIT: "prohibit",
 }
+_AT_PORT = "its neighbours at %s, a port of a bridge: route over the bridge"
 _ACTIONS = {_BLACKHOLE: "blackhole", _UNREACHABLE: "unreachable", _PROHIBIT: "prohibit"}
 
 
@@ -149,13 +153,24 @@ class Lookups:
         links: t.Sequence[Link],
         family: Family,
         settings: t.Optional[t.Mapping[str, str]] = None,
+        neighbours: t.Iterable[t.Tuple[int, str]] = (),
     ) -> None:
+        """Read the routing of a node.
+
+        :param neighbours: that are known, each as a link and an address.
+        """
         self.family = family
         self._top = family.highest
         self._all: Spans = ((0, family.highest),)
         self._links = {link.index: link for link in links}
         self._by_name = {link.name: link for link in links}
         self._settings = settings or {}
+        self._ports = ports(links)
+        #: by the port of a bridge
+        self._neighbours: t.Dict[int, t.List[t.Any]] = {}
+        for link, address in neighbours:
+            if link in self._ports:
+                self._neighbours.setdefault(link, []).append(ipaddress.ip_address(address))
         self._addresses = self._read_addresses(routing)
         self._selectors = [self._selector(body) for body in routing.rules if body[0] == family.number]
         self._tables = self._read_routes(routing)
@@ -357,8 +372,13 @@ class Lookups:
             for path in route.paths:
                 if path.attributes is not route.attributes:
                     reasons += _strange(path.attributes, conditions.ROUTE, _OF_ROUTES)
+                kind = LEAVES
+                if path.link in self._ports:
+                    known = self._is_known(path, route.destination)
+                    reasons += [_AT_PORT % self._links[path.link].name] if known else []
+                    kind = LEAVES if known else UNANSWERED
                 if not path.flags & _DEAD:
-                    outcomes[self._leaves(path, route.attributes.get(RTA_PREFERRED))] = None
+                    outcomes[self._outcome(kind, path, route.attributes.get(RTA_PREFERRED))] = None
         if not outcomes and not reasons:
             return None
         # What is not understood may be asked for before the priority, as a TOS and a source are.
@@ -367,14 +387,20 @@ class Lookups:
         unknown = tuple(Unknown(place, reason) for reason in reasons)
         return _Entry(route.kind, tuple(outcomes), unknown, priority)
 
-    def _leaves(self, path: Path, preferred: t.Optional[bytes]) -> RouteOutcome:
+    def _is_known(self, path: Path, destination: t.Any) -> bool:
+        """Return whether packets may leave by the port of a bridge: to a neighbour that is known there already."""
+        known = self._neighbours.get(path.link, ())
+        near = known if path.has_gateway else [address for address in known if address in destination]
+        return bool(near or self._links[path.link].flags & NOARP)
+
+    def _outcome(self, kind: str, path: Path, preferred: t.Optional[bytes]) -> RouteOutcome:
         selected: t.Optional[int] = None
         if self.family == IPV4 and RTA_GATEWAY in path.attributes:
             gateway = int.from_bytes(path.attributes[RTA_GATEWAY], "big")
             known = self._addresses.get(path.link, ())
             selected = next((one for one, bits in known if (one ^ gateway) >> (32 - bits) == 0), None)
         name = self._links[path.link].name if path.link in self._links else "#%d" % path.link
-        return RouteOutcome(LEAVES, name, int.from_bytes(preferred, "big") if preferred else None, selected)
+        return RouteOutcome(kind, name, int.from_bytes(preferred, "big") if preferred else None, selected)
 
     def _entry(self, routes: t.Sequence[_Entry], length: int) -> _Entry:
         """Unite the routes to the same prefix: those with the lowest metric count, for IPv4 the first of them."""

@@ -100,10 +100,11 @@ def _behind(state: NodeState, family: Family, chosen: t.Optional[t.Callable[[lin
     uplinks = routing.uplinks(state.routing)
     mine = [one.address for one in routing.addresses(state.routing) if one.address.version == family.version]
     others = intervals.complement(intervals.of((int(one), int(one)) for one in mine), family.highest)
+    ports = links.ports(state.links)  # what comes in there comes from the bridge
     shown: t.List[t.Tuple[str, routing.Route]] = []
     for route in known:
         link = by_index.get(route.paths[0].link) if route.leads_to_link else None
-        if link is None or link.kind not in _POD_LINKS:
+        if link is None or link.kind not in _POD_LINKS or link.index in ports:
             continue
         if not route.destination.prefixlen or route.destination.is_link_local or route.destination.is_multicast:
             continue

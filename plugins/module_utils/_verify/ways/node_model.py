@@ -72,7 +72,7 @@ class NodeModel:
         :param tables: if they were read already.
         """
         self.family = family
-        lookups = Lookups(state.routing, state.links, family, state.settings)
+        lookups = Lookups(state.routing, state.links, family, state.settings, state.neighbours.hardware)
         types = lookups.types()
         self.tables = tables_of(state, family, types) if tables is None else tables
         ipvs_conntrack = state.settings.get("ipv4/vs/conntrack", "0") != "0"
