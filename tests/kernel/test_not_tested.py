@@ -118,6 +118,27 @@ def test_a_conflict_of_some_source_ports_says_which(topology: Topology) -> None:
     assert (found["range"], found["services"]) == (_EXEMPT + "/32", ["udp from port 4000-4010"])
 
 
+def test_what_a_filter_seldom_lets_pass_is_tested(topology: Topology) -> None:
+    """A drop breaks no promise; the others leave, and two verifications of a node have one answer."""
+    apply(topology.node, backend="iptables_nft")
+    topology.node.run("iptables-nft", "-t", "nat", "-I", "POSTROUTING", "-d", _EXEMPT, "-j", "MASQUERADE")
+    rule = "-m statistic --mode random --probability 0.98 -j DROP"
+    topology.node.run("iptables-nft", "-A", "FORWARD", *rule.split())
+    first, again = (_verify(topology.node, backend="iptables_nft") for _time in range(2))
+    assert [(one["range"], one["severity"]) for one in first["conflicts"]] == [(_EXEMPT + "/32", "error")]
+    assert first == again
+
+
+@pytest.mark.parametrize("addresses", ("198.51.100.0-198.51.100.1", "198.51.100.1-198.51.100.2"))
+def test_a_hash_over_addresses_of_which_one_is_the_nodes_is_a_conflict(topology: Topology, addresses: str) -> None:
+    apply(topology.node, backend="iptables_nft")
+    rule = "-t nat -I POSTROUTING -d 203.0.113.0/24 -j SNAT --to-source %s" % addresses
+    topology.node.run("iptables-nft", *rule.split())
+    (found,) = _verify(topology.node, backend="iptables_nft")["conflicts"]
+    assert (found["range"], found["severity"]) == ("203.0.113.0/24", "warning")
+    assert found["seen"] in addresses.split("-") and found["seen"] != "198.51.100.1"
+
+
 _MASQUERADED = "iptables-nft -t nat -I POSTROUTING -d %s -j MASQUERADE" % _EXEMPT
 _LATE = "type nat hook postrouting priority 90; ip daddr %s" % _EXEMPT
 #: Rules about what a pod can choose, and the services that they hit.

@@ -110,6 +110,16 @@ def test_what_another_rule_lets_pass_breaks_the_promise_to_drop(topology: Topolo
     assert "-d 203.0.113.0/24" in one["decided_by"]["rule"] and "before the rules about leaks" in one["remedy"]
 
 
+def test_what_another_rule_lets_pass_by_chance_breaks_it_too(topology: Topology) -> None:
+    apply(topology.node, backend="iptables_nft", leaks="drop", **POLICY)
+    rule = "-d 203.0.113.0/24 -p tcp -m statistic --mode random --probability 0.01 -j ACCEPT"
+    topology.node.run("iptables-nft", "-t", "mangle", "-I", "POSTROUTING", *rule.split())
+    wanted = {**POLICY, "backend": "iptables_nft", "leaks": "drop"}
+    (found,) = run_modules(topology.node, [{**wanted, "verify": True}], module="ip_masq_info")
+    shown = [(one["range"], one["severity"]) for one in found["conflicts"]]
+    assert shown == [("203.0.113.0/24", "warning")], found["summary"]
+
+
 def test_a_missing_chain_breaks_the_promise_to_drop(topology: Topology, variant: Variant) -> None:
     apply(topology.node, backend=variant.backend, **POLICY)
     found = _verify(topology, variant, leaks="drop")

@@ -31,8 +31,10 @@ from .judge import Addresses, is_silent
 
 #: Seconds beyond the limit that may be spent on an end: to interrupt what takes too long, to find which rule decided.
 GRACE = 5.0
-#: How often a question is put until chance has chosen the way that it is about.
+#: How often a question is put until chance has chosen the way that it is about: first once, then more often at a time.
 TRIES = 64
+_FIRST, AT_ONCE = 4, 16
+_PACKETS = 2 * _FIRST + (1 + AT_ONCE) * (TRIES - _FIRST)
 #: How often one is put again that a rule may limit to some in a time, and how many seconds after the first time.
 _LIMITED, _PAUSE = 4, 0.05
 #: How many packets are sent at a time: after each part progress is reported and the time checked.
@@ -45,7 +47,7 @@ TEXTS = {
     "unknown_rule": "%s, because of %s",
     "time": "the time was over after %d questions, and %s were left: raise --max-seconds (max_seconds)",
     "limit": "there are more questions than the limit: raise --max-questions (max_questions)",
-    "chance": "a way that is taken by chance was not taken by %d packets" % (2 * TRIES),
+    "chance": "a way that is taken by chance was not taken by %d packets" % _PACKETS,
     "unpredicted": "packets took another way than by the rules and routes that were read",
     "not_asked": "the copy cannot send such packets",
     "order": TIED + ": in one order the policy holds, in the other it does not",
@@ -129,9 +131,10 @@ class Asking:
         for attempt in range(TRIES):
             again = []
             before = self.asked
-            for way, answers in self._put(waiting, found, explain):
+            for way, answers in self._put(waiting, found, explain, attempt if divide else TRIES + attempt):
                 fitting = [answer for answer in answers if way.unknown or self.expected.fits(way, answer)]
-                for answer in answers:
+                fitting.sort(key=is_silent)
+                for answer in fitting[:1] if attempt >= _FIRST else answers:
                     if answer.outcome == NOT_TESTED:
                         self.miss("not_asked", way.regions)
                     else:
@@ -142,8 +145,10 @@ class Asking:
                     self.miss("unpredicted", way.regions)
                 elif way.end in (LEAVES, DELIVERED) and all(map(is_silent, fitting)):
                     # Not the routes, but a rule that only lets packets pass or not; it may let more pass later.
-                    (again if way.unknown and not divide and attempt < _LIMITED else silent).append(way)
-            self.repeated += self.asked - before if attempt else 0
+                    later = self.model.filters_by_chance or (way.unknown and attempt < _LIMITED)
+                    (again if later and not divide else silent).append(way)
+            by_chance = attempt or (self.model.filters_by_chance and not divide)
+            self.repeated += self.asked - before if by_chance else 0
             waiting = again
             if not waiting:
                 break
@@ -187,9 +192,12 @@ class Asking:
             for unknown in way.unknown:
                 self.miss("unknown_rule", way.regions, unknown)
 
-    def _put(self, some: t.Sequence[Way], found: Ways, explain: bool) -> t.Iterator[t.Tuple[Way, t.List[Answer]]]:
+    def _put(
+        self, some: t.Sequence[Way], found: Ways, explain: bool, attempt: int
+    ) -> t.Iterator[t.Tuple[Way, t.List[Answer]]]:
         """Put the questions of ways, as far as the limits allow, and return the answers."""
-        pairs = [(way, questions) for way in some for questions in [self._questions(way, found)] if questions]
+        listed = [(way, self._questions(way, found, attempt)) for way in some]
+        pairs = [(way, questions) for way, questions in listed if questions]
         total = self.asked + sum(len(questions) for _way, questions in pairs)
         for start in range(0, len(pairs), _AT_A_TIME):
             part = []
@@ -218,8 +226,9 @@ class Asking:
         """Return whether no order of chains makes a difference to a way, so each needs only one of its questions."""
         return self.twin.orders == len(questions) and not (way.tied or way.unknown or way.history)
 
-    def _questions(self, way: Way, found: Ways) -> t.List[Question]:
-        return [self.steered(way, one) for one in self.packets.of(way, found)]
+    def _questions(self, way: Way, found: Ways, attempt: int) -> t.List[Question]:
+        times = 1 if attempt % TRIES < _FIRST else AT_ONCE
+        return [self.steered(way, one) for one in self.packets.of(way, found, attempt, times)]
 
     def steered(self, way: Way, question: Question) -> Question:
         """Return a question whose packet takes the choice by chance that a way is about, as far as it can be had."""

@@ -36,25 +36,29 @@ class ChosenPackets:
         self._model = model
         self._random = random.Random(_SEED)  # noqa: S311 (no secret)
 
-    def of(self, way: Way, found: Ways) -> t.List[Question]:
-        """Return a packet from the middle of a way's largest region, and a random one of any region.
+    def of(self, way: Way, found: Ways, attempt: int, times: int) -> t.List[Question]:
+        """Return a packet from the middle of a way's largest region, and random ones of any region.
 
         A packet of a pod to itself passes the node only if a Service translates it: without that, one to another.
+
+        :param attempt: with another number than 0 they do not depend on how many were chosen before.
+        :param times: how many random ones.
         """
+        chance = random.Random("%d %r" % (attempt, way.met)) if attempt else self._random  # noqa: S311 (no secret)
         choose = regions.packet if way.targets else regions.packet_to_another
         usual, seldom = self._by_protocol([part for part in way.regions if choose(part)])
         if not usual and not seldom:
             return []
         largest = max(usual or seldom, key=regions.size)
         chosen = [(largest, choose(largest))]
-        if not usual or (seldom and not self._random.randrange(_SELDOM)):
-            usual = seldom
-        for _attempt in range(_ATTEMPTS):
-            part = self._random.choice(usual)
-            another = choose(part, self._random)
-            if another != chosen[0][1]:
-                chosen.append((part, another))
-                break
+        for _time in range(times):
+            parts = seldom if not usual or (seldom and not chance.randrange(_SELDOM)) else usual
+            for _attempt in range(_ATTEMPTS):
+                part = chance.choice(parts)
+                another = choose(part, chance)
+                if another != chosen[0][1]:
+                    chosen.append((part, another))
+                    break
         return [
             self.question(one, part, self._model.link_of(found, way, one.source))
             for part, one in chosen

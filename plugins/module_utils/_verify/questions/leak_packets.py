@@ -24,9 +24,9 @@ from ..ways.cpu_time import left
 from ..ways.node_model import STRAYS
 from ..ways.packet_policy import NODE, POD
 from ..ways.ways import Way, Ways
-from .asking import Asking
+from .asking import AT_ONCE, TRIES, Asking
 from .chosen_packets import ALL_PORTS
-from .judge import Verdict, judge
+from .judge import Verdict, is_silent, judge
 
 #: Seconds for the ways of such packets where the policy promises nothing of them.
 _SECONDS = 2.0
@@ -83,8 +83,18 @@ class LeakPackets:
                 self.broken.append(Leak((_region(answer.question),), answer, verdict, None, True))
 
     def _put(self, questions: t.Sequence[Question]) -> t.List[Answer]:
+        """Return the answers. What a rule may drop by chance is put again until it leaves."""
         self._asking.asked += len(questions)
-        return self._asking.twin.ask(questions) if questions else []
+        answers = self._asking.twin.ask(questions) if questions else []
+        for _attempt in range(TRIES - 1 if self._model.filters_by_chance else 0):
+            silent = [place for place, answer in enumerate(answers) if is_silent(answer)]
+            places = [place for place in silent for _time in range(AT_ONCE)]
+            if not places:
+                break
+            again = self._asking.twin.ask([questions[place] for place in places])
+            for place, answer in zip(places, again):
+                answers[place] = answer if is_silent(answers[place]) else answers[place]
+        return answers
 
     def _leaks(self, answer: Answer) -> t.Optional[Verdict]:
         """Return what was seen of a packet that left with a source that the policy hides."""
@@ -117,6 +127,8 @@ class LeakPackets:
             if not any(verdicts):
                 for unknown in way.unknown:
                     self._asking.miss("unknown_rule", way.regions, unknown)
+                if way.chance:
+                    self._asking.miss("chance", way.regions)
 
     def _look_further(self, leaked: t.Set[str]) -> None:
         """Find out whether some leave of those kinds whose first did not."""

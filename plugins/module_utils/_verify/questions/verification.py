@@ -28,7 +28,7 @@ from ..ways.cpu_time import TimeOverError, left, limited, now
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import NODE, Policy
 from ..ways.ways import Way, Ways
-from .asking import GRACE, TEXTS, TRIES, Asking, Progress, no_progress
+from .asking import AT_ONCE, GRACE, TEXTS, TRIES, Asking, Progress, no_progress
 from .chosen_packets import ALL_PORTS
 from .judge import NOBODY, Blame, Verdict, decide, judge, passed
 from .leak_packets import Leak, LeakPackets
@@ -36,9 +36,6 @@ from .leak_packets import Leak, LeakPackets
 #: A packet leaves with another address than the policy's: always; or sometimes, by chance.
 ERROR = "error"
 WARNING = "warning"
-
-#: How many times a question is put at once, if its first answer was another one.
-_AT_ONCE = 16
 
 
 class Conflict(t.NamedTuple):
@@ -263,7 +260,7 @@ class _Run(Asking):
     def conflicts(self) -> t.Iterator[Conflict]:
         """Return what does not agree with the policy: for each cause, and for each group of pods and services."""
         groups: t.Dict[t.Any, t.List[_Finding]] = {}
-        for finding in self._findings:
+        for finding in sorted(self._findings, key=self._place):
             doubted = finding.way.doubted
             certain = not finding.way.chance and not doubted
             groups.setdefault((finding.verdict, self.model.late(finding.way), certain, doubted), []).append(finding)
@@ -285,6 +282,11 @@ class _Run(Asking):
             for part in regions.joined(affected):
                 yield self._conflict(part, self._services(part), *key)
         yield from self._leaks()
+
+    def _place(self, finding: _Finding) -> t.Any:
+        """Return what findings are sorted by: what chance decides has no order otherwise."""
+        chance = finding.way.chance or self.model.filters_by_chance
+        return (chance, (finding.way.start, finding.way.met, finding.verdict.seen) if chance else ())
 
     def _leaks(self) -> t.Iterator[Conflict]:
         """Return what leaves without a connection although the policy drops it."""
@@ -342,7 +344,7 @@ class _Run(Asking):
         for attempt in range(TRIES):
             if self._remembers:
                 self.twin.forget()
-            for answer in self.twin.ask([question] * (_AT_ONCE if attempt else 1), explain=True):
+            for answer in self.twin.ask([question] * (AT_ONCE if attempt else 1), explain=True):
                 yield (answer, *answer.alternatives)
 
     def _ranges(self, affected: t.Iterable[Region]) -> t.Tuple[str, ...]:

@@ -171,6 +171,7 @@ class Lookups:
         for link, address in neighbours:
             if link in self._ports:
                 self._neighbours.setdefault(link, []).append(ipaddress.ip_address(address))
+        self._all_addresses: t.Dict[int, t.List[int]] = {}
         self._addresses = self._read_addresses(routing)
         self._selectors = [self._selector(body) for body in routing.rules if body[0] == family.number]
         self._tables = self._read_routes(routing)
@@ -194,6 +195,17 @@ class Lookups:
         """Return the addresses of a link, in their order."""
         known = self._by_name.get(link)
         return tuple(one[0] for one in self._addresses.get(known.index, ())) if known else ()
+
+    def accepted(self, outcome: t.Optional[RouteOutcome]) -> Spans:
+        """Return the addresses that count as the node's for what a route leads to: of the link, or preferred.
+
+        :param outcome: None: all addresses count, as for packets of the node itself.
+        """
+        found = [] if outcome is None or outcome.preferred is None else [outcome.preferred]
+        for index, listed in self._all_addresses.items():
+            if outcome is None or (index in self._links and self._links[index].name == outcome.link):
+                found += listed
+        return intervals.of((one, one) for one in found)
 
     def types(self) -> t.Dict[int, Spans]:
         """Return the addresses of each type of inet_addr_type(): RTN_LOCAL, RTN_BROADCAST and so on.
@@ -324,8 +336,10 @@ class Lookups:
         """Read the addresses of each link, each with its prefix length; of IPv4 without secondary addresses."""
         found: t.Dict[int, t.List[t.Tuple[int, int]]] = {}
         for one in addresses(routing):
-            if one.address.version == self.family.version and not (self.family == IPV4 and one.flags & _SECONDARY):
-                found.setdefault(one.link, []).append((int(one.address), one.network.prefixlen))
+            if one.address.version == self.family.version:
+                self._all_addresses.setdefault(one.link, []).append(int(one.address))
+                if self.family != IPV4 or not one.flags & _SECONDARY:
+                    found.setdefault(one.link, []).append((int(one.address), one.network.prefixlen))
         return found
 
     def _read_routes(self, routing: Routing) -> t.Dict[int, t.List[t.Tuple[Spans, _Entry]]]:

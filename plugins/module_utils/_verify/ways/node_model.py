@@ -79,7 +79,9 @@ class NodeModel:
         ready = Ready(self.tables)
         self._node = ways.RulesAndRoutes(self.tables, lookups, state.services, ipvs_conntrack, ready)
         self._policy = policy.entries.get(family, ())
-        self.senders = [sender] if sender else senders_of(state, family, policy)
+        found = [sender] if sender else senders_of(state, family, policy)
+        # Nobody can send from the address of all hosts.
+        self.senders = [one._replace(addresses=regions.minus(one.addresses, types[BROADCAST])) for one in found]
         self._traits = senders.traits(state)
         self._of_node = senders.of_node(state, family)
         self._destinations = regions.minus(destinations(family), types[BROADCAST])
@@ -92,6 +94,15 @@ class NodeModel:
         #: of TCP, UDP, SCTP and ICMP
         self.usual = intervals.of([span(family.icmp), *(span(PROTOCOLS[name], 1) for name in PORT_PROTOCOLS)])
         self._late = _late_chains(self.tables, nat=True)
+        #: whether a rule that is not of type nat decides by chance
+        self.filters_by_chance = any(
+            rule.chance
+            for table in self.tables
+            for name, base in table.base.items()
+            if base.kind != "nat"
+            for chain in reachable(table, name)
+            for rule in table.chains.get(chain, ())
+        )
 
     def of_pods(self, seconds: t.Optional[float], destination: Spans = (), service: Spans = ()) -> Ways:
         """Return the ways of the pods' packets.

@@ -68,7 +68,7 @@ class Policy(t.NamedTuple):
         family = of_address(destination)
         service = service_number(protocol, port, family)
         numbers = int(ipaddress.ip_address(source)), int(ipaddress.ip_address(destination))
-        for match, promise, _keeps, _hides in self.entries.get(family, ()):
+        for match, promise, *_accepted in self.entries.get(family, ()):
             if (
                 _contains(match.source, numbers[0])
                 and _contains(match.destination, numbers[1])
@@ -125,11 +125,13 @@ def _left(entry: Declared, guests: intervals.Spans) -> t.Iterator[Declared]:
 def _entries(ruleset: Ruleset) -> t.Iterator[Declared]:
     for decision in ruleset.expanded:
         promise = _promise(ruleset, decision)
+        fixed = promise and promise.address
         yield Declared(
             decision.match.spans,
             promise,
             promise is None or promise.kind == POD,
             promise in (None, Promise(NODE)),
+            ((int(fixed.first), int(fixed.last)),) if fixed else (),
         )
 
 

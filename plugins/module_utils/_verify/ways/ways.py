@@ -26,6 +26,7 @@ from ..._rules.rules import (
     FORWARD,
     GOTO,
     INPUT,
+    INVALID,
     JUMP,
     MARK,
     OUTPUT,
@@ -193,13 +194,14 @@ class Declared(t.NamedTuple):
     """What a policy says of packets that leave. Of several that match the first counts.
 
     ``keeps``: whether a packet that leaves as it came is what the policy says, or it says nothing; ``hides``: whether
-    one that leaves with an address of the link is.
+    one that leaves with an address of the link is; ``addresses``: with which one that leaves is, if they are said.
     """
 
     match: Match
     value: t.Any
     keeps: bool = False
     hides: bool = False
+    addresses: Spans = ()
 
 
 class RulesAndRoutes(t.NamedTuple):
@@ -281,6 +283,7 @@ class _Engine(Flows):
         self._values = [declared.value for declared in policy]
         self._keeping = {-1, *(self._values.index(declared.value) for declared in policy if declared.keeps)}
         self._hiding = {-1, *(self._values.index(declared.value) for declared in policy if declared.hides)}
+        self._promised = {self._values.index(one.value): one.addresses for one in policy if one.addresses}
         self._policy = self._policy_blocks(policy)
         self._link = ""
         self._divides_back = False
@@ -470,7 +473,22 @@ class _Engine(Flows):
         flows, ended = self._hook(POSTROUTING, flows)
         yield from ended
         for flow in self._declare(flows):
-            yield self._end(flow, LEAVES)
+            for part in self._by_address(flow):
+                yield self._end(part, LEAVES)
+
+    def _by_address(self, flow: Flow) -> t.List[Flow]:
+        """Divide what a hash gives one of several addresses, where the policy holds with some of these alone."""
+        state = flow[AT_STATE]
+        given = None if state.given is None else state.given.addresses
+        if given is None or not is_many(given) or not any(map(is_many, flow[:AT_SERVICE])):
+            return [flow]
+        promised = self._promised.get(state.declared, ())
+        if not promised and state.declared in self._hiding - self._keeping:
+            promised = self._lookups.accepted(None if self._own else state.outcome)
+        parts = [regions.meet(given, promised), regions.minus(given, promised)]
+        if not all(parts):
+            return [flow]
+        return [self._by_chance(self._changed(flow, given=state.given._replace(addresses=one))) for one in parts]
 
     def _run(self, start: StartClass) -> t.Iterator[Flow]:
         flows, ended = self._hook(PREROUTING, self._first(start))
@@ -598,6 +616,8 @@ class _Engine(Flows):
         through += accepted
         if tree.base.kind != "nat" and not self._filters:
             through = self._without_idle_doubts(flows, through)
+        elif tree.base.kind != "nat" and not self._decides(tree):
+            through = self._without_idle_chance(flows, through)
         return self._join(through), self._join(translated), self._join(ended)
 
     def _without_idle_doubts(self, before: t.List[Flow], after: t.List[Flow]) -> t.List[Flow]:
@@ -628,6 +648,22 @@ class _Engine(Flows):
             else:
                 kept.append(flow)
         return kept
+
+    def _without_idle_chance(self, before: t.List[Flow], after: t.List[Flow]) -> t.List[Flow]:
+        """Take chance away where it only dropped packets: those that passed are as all others would be.
+
+        Of packets without a connection that is all that matters.
+        """
+        place = SUBJECTS[UNTRACKED]
+        if any(flow[AT_STATE].chance or flow[AT_STATE].values[place] == INVALID for flow in before):
+            return after
+        return [
+            self._changed(flow, chance=False, met=state.fork, fork=-1, choices=())
+            if state.chance and not state.history and not state.unknown
+            else flow
+            for flow in after
+            for state in [flow[AT_STATE]]
+        ]
 
     def _without_others(self, flows: t.List[Flow]) -> t.List[Flow]:
         """Take away packets that nobody can send, where they leave as some that are sent, or as the policy says."""
