@@ -107,10 +107,11 @@ class Asker:
         self._sockets.hear(family.number, protocol)
         number = next(self._numbers) & 0x7FFFFFFF
         source_port = next(self._ports) if question.source_port is None else question.source_port
-        alike = protocol not in (TCP, UDP, SCTP, family.icmp)  # maybe, to what conntrack compares
-        if self._used and (source_port in self._used or heard is not None or alike):
+        # Of other protocols all packets may be alike to what conntrack compares.
+        key = source_port if protocol in (TCP, UDP, SCTP, family.icmp) else -protocol
+        if key in self._used or (self._used and heard is not None):
             self._forget()
-        self._used.add(source_port)
+        self._used.add(key)
         port = question.port if protocol in WITH_PORTS else 0
         self._outside.at_once()
         answer = self._send(question, protocol, source_port, port, number) or self._look(question, number)

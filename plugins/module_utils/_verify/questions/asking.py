@@ -227,7 +227,8 @@ class Asking:
         return self.twin.orders == len(questions) and not (way.tied or way.unknown or way.history)
 
     def _questions(self, way: Way, found: Ways, attempt: int) -> t.List[Question]:
-        times = 1 if attempt % TRIES < _FIRST else AT_ONCE
+        # Beside many of their own, packets would not be the first that rules see.
+        times = 1 if attempt % TRIES < _FIRST or way.history else AT_ONCE
         return [self.steered(way, one) for one in self.packets.of(way, found, attempt, times)]
 
     def steered(self, way: Way, question: Question) -> Question:
