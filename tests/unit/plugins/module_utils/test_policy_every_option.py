@@ -58,7 +58,7 @@ PACKETS = {
 
 #: Options that decide about no packet, or only with what is found on a node; and what has their tests.
 OTHERS = {
-    "nomasq_all_reserved_ranges": "kernel/test_conformance.py",
+    "nomasq_all_reserved_ranges": "unit/plugins/module_utils/_policy/test_policy.py",
     "cidr_limit": "unit/plugins/module_utils/_policy/test_policy.py",
     "masq_chain": "kernel/test_conformance.py",
     "node_port_range": "kernel/test_auto_ports.py",
@@ -66,7 +66,7 @@ OTHERS = {
     "snat_missing": "kernel/test_fixed_addresses.py",
     "jump_position": "kernel/test_jump_position.py",
     "flush_conntrack": "kernel/test_flush_conntrack.py",
-    "resync_interval": "kernel/test_config_file.py",
+    "resync_interval": "kernel/test_agent.py",
     "port_metrics": "kernel/test_source_ports.py",
 }
 

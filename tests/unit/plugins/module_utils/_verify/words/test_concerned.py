@@ -172,7 +172,7 @@ odd
 def test_programs_whose_peers_ask_for_a_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     files = {"/proc/net/udp": _UDP, "/proc/net/udp6": _UDP6, "/proc/mounts": _MOUNTS}
-    monkeypatch.setattr(fixed_source_ports, "_lines", lambda path: files[path].splitlines())
+    monkeypatch.setattr(fixed_source_ports.files, "lines", lambda path: files[path].splitlines())
     monkeypatch.setattr(fixed_source_ports, "read_local_ports", lambda: LocalPorts(32768, 60999))
     assert fixed_source_ports.udp_servers() == (67, 5353)
     assert list(map(str, fixed_source_ports.nfs_servers())) == ["203.0.113.9", "2001:db8::9"]
