@@ -39,8 +39,8 @@ from .iptables_chain import EMPTY, ChainPlan, ChainState, OwnedChain, WantedChai
 from .iptables_syntax import MANGLE, NAT, PostroutingRule
 from .nat_table import NftNat
 from .other_rules import other_rules
-from .rules_read_back import from_rules, leak_fields
 from .ruleset import AnyRule, Guard, Ruleset
+from .ruleset_of_rules import from_rules, leak_fields
 
 #: More rules than this are not made of combinations of sources, interfaces and ranges.
 _COMBINED_RULES = 4096

@@ -18,8 +18,8 @@ from .._system.printable import shown
 from .backend import Former
 from .iptables_syntax import FINAL_TARGETS, PostroutingRule, parse_rule
 from .other_rules import is_for_marked
-from .rules_read_back import from_rules
 from .ruleset import EVERYTHING, AnyRule, Guard, OwnRule, Ruleset
+from .ruleset_of_rules import from_rules
 
 #: A condition that is evaluated when it is inverted.
 _INVERTED = r" ! (-[sdo] \S+)"

@@ -17,6 +17,7 @@ from .._policy.values import SKIP, belongs_to_others
 from .._system.counter_listing import numbers
 from .._system.iptables_tool import IptablesTool
 from .._system.printable import shown, shown_all
+from . import earlier_agents
 from . import iptables_syntax as syntax
 from . import rule_comments as comments
 from .backend import (
@@ -35,9 +36,6 @@ from .iptables_jump import JumpPlan, plan_jump
 from .iptables_syntax import NAT, Jump, PostroutingRule
 from .nat_table import KernelRule, NftNat, holds_no_more
 from .ruleset import AnyRule, Guard
-
-#: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
-_CHAINS_OF_OLDER_AGENTS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
 
 #: What iptables-nft says of a chain that holds what only nft can express. It may crash too (1.8.9, 1.8.11).
 _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule failed")
@@ -182,24 +180,22 @@ class OwnedChain:
 
     def _observe(self) -> ChainState:
         postrouting, policy = self._postrouting()
-        predecessors = [rule.target for rule in postrouting if self._is_predecessor(rule)] + self._former
+        earlier = [rule.target for rule in postrouting if self._is_earlier(rule)] + self._former
         # A jump that iptables-restore cannot delete keeps its chain, and would have the transaction refused.
         stuck = [rule.target for rule in postrouting if rule.deletion]
-        names = [self._chain, *(name for name in predecessors if name not in stuck)]
+        names = [self._chain, *(name for name in earlier if name not in stuck)]
         read = ((name, self._read(name)) for name in dict.fromkeys(names))
         chains = {name: chain for name, chain in read if chain is not None}
         dormant = self._kernel is not None and self._kernel.is_dormant()
         return ChainState(chains, postrouting, dormant, policy=policy)
 
-    def _is_predecessor(self, rule: PostroutingRule) -> bool:
+    def _is_earlier(self, rule: PostroutingRule) -> bool:
         """Return whether this is the jump of an earlier agent, or of ours under an earlier name of the chain."""
         if rule.target in ("", self._chain) or belongs_to_others(rule.target):
             return False
         if rule.target in self._former or rule.comment in (comments.JUMP, comments.LEAK_JUMP):
             return True
-        # Some releases of ip-masq-agent put literal quotes around the comment.
-        earlier = rule.target in _CHAINS_OF_OLDER_AGENTS or rule.comment.lstrip('"').startswith(comments.PREFIX)
-        return self._adopt and earlier
+        return self._adopt and earlier_agents.has_jump(rule)
 
     def _look(self, chain: str) -> t.Optional[_Look]:
         """Read one chain; None if it is not there."""
@@ -317,7 +313,7 @@ class OwnedChain:
         return ChainPlan(actions, lines, ChainState({self._chain: ListedChain(rendered)}), rules)
 
     def _without_jumps(self, state: ChainState) -> JumpPlan:
-        jumps = [rule for rule in state.postrouting if rule.target in state.chains or self._is_predecessor(rule)]
+        jumps = [rule for rule in state.postrouting if rule.target in state.chains or self._is_earlier(rule)]
         stuck = next((rule for rule in jumps if rule.deletion), None)
         if stuck is not None:
             raise NodeError(
@@ -341,7 +337,7 @@ class OwnedChain:
             )
         for rule in state.postrouting:
             unwanted = rule.target == self._chain and not rule.is_jump(jump)
-            if rule.deletion and (unwanted or self._is_predecessor(rule)):
+            if rule.deletion and (unwanted or self._is_earlier(rule)):
                 yield (
                     "POSTROUTING holds an unwanted jump to %s that iptables-restore cannot delete: %s. Delete it: "
                     "%s" % (rule.target, shown(rule.line), rule.deletion)

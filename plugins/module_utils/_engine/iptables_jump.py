@@ -46,14 +46,14 @@ class _Place(t.NamedTuple):
     note: str = ""
 
 
-def plan_jump(jump: Jump, postrouting: _Rules, predecessors: t.Container[str] = (), position: str = "keep") -> JumpPlan:
+def plan_jump(jump: Jump, postrouting: _Rules, earlier: t.Container[str] = (), position: str = "keep") -> JumpPlan:
     """Plan for one good jump that packets reach.
 
-    :param jump: what it is. :param predecessors: chains of earlier agents; the jumps to them go.
+    :param jump: what it is. :param earlier: chains of earlier agents; the jumps to them go.
     :param position: value of the option jump_position.
     """
     rules = list(enumerate(postrouting))
-    mine = [i for i, rule in rules if not rule.deletion and (rule.target == jump.chain or rule.target in predecessors)]
+    mine = [i for i, rule in rules if not rule.deletion and (rule.target == jump.chain or rule.target in earlier)]
     good = [i for i, rule in rules if rule.is_jump(jump)]
     barrier = next((i for i, rule in rules if rule.shuts_out_the_rest and i not in mine), len(postrouting))
     keep = next((i for i in good if i < barrier), None)

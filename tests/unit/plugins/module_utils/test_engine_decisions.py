@@ -20,7 +20,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     nftables_syntax,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.rules_read_back import from_rules, leak_fields
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     LEAK,
     MASQUERADE,
@@ -28,6 +27,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Ruleset,
     exempt_in_the_end,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset_of_rules import from_rules, leak_fields
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.snat_and_rules import Snat
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_address_range

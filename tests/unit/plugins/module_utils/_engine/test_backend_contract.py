@@ -24,8 +24,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
     View,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.rules_read_back import from_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset_of_rules import from_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import policy
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6, Family

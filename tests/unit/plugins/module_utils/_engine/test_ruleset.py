@@ -10,7 +10,6 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import SHARE_UNIT, from_config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.rules_read_back import from_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     EXEMPT,
     LOOPBACK,
@@ -25,6 +24,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     PolicyMatch,
     Ruleset,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset_of_rules import from_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6
 from hypothesis import given
