@@ -368,6 +368,10 @@ class Lookups:
                 found[_TABLE_LOCAL].append((prefix, entry._replace(unknown=(*entry.unknown, doubt))))
             elif table == _TABLE_LOCAL and entry.kind == LOCAL and bits < 32 and len(self._selectors) == 3:
                 shared.append(prefix)
+        if self.family == IPV4:
+            # No route has the address of all hosts on any link: a node receives it.
+            everybody = _Entry(BROADCAST, (RouteOutcome(TO_NODE),), ())
+            found.setdefault(_TABLE_LOCAL, []).append((((self._top, self._top),), everybody))
         return found
 
     def _route(self, route: Route) -> t.Optional[_Entry]:
