@@ -57,8 +57,6 @@ class _Option(t.NamedTuple):
     rule: int
     kind: str
     chain: bytes
-    #: the verdict of an element
-    data: bytes = b""
 
 
 class _Choice(t.NamedTuple):
@@ -151,15 +149,29 @@ class Ends:
                 kind, chain = nft_sets.leads_to(data)
                 if len(key) != _KEY.size or not chain:
                     return {}
-                found[_KEY.unpack(key)[0]] = _Option(rule, kind, chain, data)
+                found[_KEY.unpack(key)[0]] = _Option(rule, kind, chain)
         return found
 
     def names(self) -> t.Set[str]:
         """Return the names of these chains."""
         return set(map(netlink.name, self.found))
 
-    def fewer(self, place: Place) -> NftTable:
-        """Return the table with one of all chains that chance leads to from one place and that have an equal place."""
+    def kept(self, place: Place) -> t.List[t.List[_Option]]:
+        """Return of all chains to which chance leads from one place one of those that have an equal place.
+
+        It is the last: behind the first ones that stay, no packet may come.
+        """
+        found = []
+        for options, _name in self._choices:
+            last: t.Dict[t.Any, _Option] = {}
+            for option in reversed(options):
+                end = self.found.get(option.chain)
+                last.setdefault(option if end is None else (option.kind, end.form, place(end)), option)
+            found.append(list(last.values())[::-1])
+        return found
+
+    def fewer(self, kept: t.Iterable[t.List[_Option]]) -> NftTable:
+        """Return the table with what is kept of each choice."""
         table = self._table
         if not self.found:
             return table
@@ -167,14 +179,13 @@ class Ends:
         gone: t.Set[int] = set()
         led: t.Set[bytes] = set()
         of_maps: t.Dict[bytes, bytes] = {}
-        for options, name in self._choices:
-            kept = self._one_each(options, place)
-            led.update(option.chain for option in kept)
-            if name and len(kept) < len(options):
-                of_maps[name] = _elements(table.elements[self._elements[name][0]], kept)
-                rules[kept[0].rule] = _drawing(rules[kept[0].rule], len(options), len(kept))
+        for (options, name), some in zip(self._choices, kept):
+            led.update(option.chain for option in some)
+            if name and len(some) < len(options):
+                of_maps[name] = _elements(table.elements[self._elements[name][0]], some)
+                rules[some[0].rule] = _drawing(rules[some[0].rule], len(options), len(some))
             elif not name:
-                gone.update({option.rule for option in options} - {option.rule for option in kept})
+                gone.update({option.rule for option in options} - {option.rule for option in some})
         chains = self.found.keys() - led
         gone.update(number for name in chains for number in self._rules[name])
         replaced = {number for name in of_maps for number in self._elements[name]}
@@ -183,14 +194,6 @@ class Ends:
             elements=(*_without(table.elements, replaced), *of_maps.values()),
             rules=_without(rules, gone),
         )
-
-    def _one_each(self, options: t.Sequence[_Option], place: Place) -> t.List[_Option]:
-        """Return the last option of each kind: behind it the first is never reached in any case."""
-        kept: t.Dict[t.Any, _Option] = {}
-        for option in reversed(options):
-            end = self.found.get(option.chain)
-            kept.setdefault(option if end is None else (option.kind, end.form, place(end)), option)
-        return list(kept.values())[::-1]
 
 
 def _without(bodies: t.Sequence[bytes], places: t.Container[int]) -> t.Tuple[bytes, ...]:
@@ -221,7 +224,7 @@ def _drawing(body: bytes, before: int, after: int) -> bytes:
 
 def _elements(body: bytes, options: t.Sequence[_Option]) -> bytes:
     """Return the elements of a map that lead to chains by the numbers from 0 on."""
-    listed = (nft_sets.element(_KEY.pack(place), one.data) for place, one in enumerate(options))
+    listed = (nft_sets.element(_KEY.pack(place), one.kind, one.chain) for place, one in enumerate(options))
     return netlink.replace(body, {nf_tables.ELEMENTS: b"".join(listed)}, netlink.NESTED)
 
 

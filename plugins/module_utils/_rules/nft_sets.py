@@ -28,6 +28,7 @@ _LENGTH = struct.Struct("=H")
 VERDICTS = {0: DROP, 1: ACCEPT, -1: CONTINUE, -2: CONTINUE, -3: JUMP, -4: GOTO, -5: RETURN}
 #: the codes of those that lead to a chain
 _LEADING = {struct.pack("!i", code): kind for code, kind in VERDICTS.items() if kind in (JUMP, GOTO)}
+_CODES = {kind: code for code, kind in _LEADING.items()}
 
 
 class Element(t.NamedTuple):
@@ -86,9 +87,10 @@ def plain(element: bytes) -> t.Tuple[bytes, bytes]:
     return netlink.attributes(known[KEY])[VALUE], known[_DATA]
 
 
-def element(key: bytes, data: bytes) -> bytes:
-    """Return an element that has nothing else."""
-    return netlink.nest(1, netlink.nest(KEY, netlink.attribute(VALUE, key)), netlink.nest(_DATA, data))
+def element(key: bytes, kind: str, chain: bytes) -> bytes:
+    """Return an element that leads to a chain."""
+    verdict = netlink.nest(_VERDICT, netlink.attribute(_CODE, _CODES[kind]), netlink.attribute(_CHAIN, chain))
+    return netlink.nest(1, netlink.nest(KEY, netlink.attribute(VALUE, key)), netlink.nest(_DATA, verdict))
 
 
 class Sets:

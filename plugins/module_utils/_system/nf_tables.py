@@ -174,7 +174,9 @@ class _Reader:
     ) -> t.List[t.Tuple[int, bytes]]:
         ask = (lambda *words: [self._kernel.ask(*words)]) if one else self._kernel.dump
         found = []
-        for message in ask(SUBSYSTEM | kind, netlink.family_head(family) + request, "nf_tables %s" % field):
+        messages = ask(SUBSYSTEM | kind, netlink.family_head(family) + request, "nf_tables %s" % field)[::-1]
+        while messages:  # none stays longer than it has to
+            message = messages.pop()
             body = message.body[4:]
             length = struct.unpack_from("=H", body)[0]
             # The name of the table comes first in every message.

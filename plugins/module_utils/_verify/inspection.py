@@ -217,7 +217,9 @@ def inspect(
         "summary": "",
     }
     if wanted.destinations or wanted.verify:
-        findings += _ask(node, reading._replace(policy=policy), rulesets, wanted, progress, storage, found)
+        asked = _ask(node, reading._replace(policy=policy), rulesets, wanted, progress, storage, found)
+        del reading  # it is large, and less will do
+        findings += asked
         explanations.name_pods(found["explanations"], found["conflicts"])
     found["health"] = [one._asdict() for one in findings]
     if wanted.verify:
@@ -299,6 +301,7 @@ def _ask(
     mark: t.Optional[str] = None
     until = now() + wanted.max_seconds if wanted.max_seconds else None
     policy, _result, state, problem = reading
+    reading = reading._replace(state=None)
     copy: t.Optional[twin.Twin] = None
     tables: alike_endpoints.Read = {}
     try:

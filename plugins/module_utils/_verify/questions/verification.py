@@ -25,6 +25,7 @@ from ..._twin.twin import Twin
 from ..._twin.values import Answer, MetRule, Question, Unseen
 from ..ways.alike_endpoints import Read
 from ..ways.cpu_time import TimeOverError, left, limited, now
+from ..ways.flows import is_many
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import NODE, Policy
 from ..ways.ways import Way, Ways
@@ -196,6 +197,14 @@ def _of_answer(finding: _Finding) -> t.Iterator[Region]:
             yield region._replace(destination=destination)
 
 
+def _is_judged(way: Way) -> bool:
+    """Return whether a policy may be about packets of a way: not if a Service leads each of them back to its sender."""
+    senders = {region.source for region in way.regions}
+    receivers = {target.destination for target in way.targets}
+    one = len(senders) == 1 and not any(map(is_many, senders))
+    return not one or senders != receivers or bool(way.unknown or way.history or way.tied)
+
+
 class _Run(Asking):
     """A verification of one family."""
 
@@ -215,7 +224,7 @@ class _Run(Asking):
     def ask(self, found: t.Iterable[Ways]) -> None:
         """Ask about every way that packets can take."""
         for one in found:
-            for way, answer in self.about(one):
+            for way, answer in self.about(one._replace(ways=tuple(filter(_is_judged, one.ways)))):
                 # What chance, or a state that no packet of ours has, leads to another end is judged with that way.
                 apart = (way.chance or way.unknown) and not (way.doubted or way.history)
                 if not apart or self.expected.fits(way, answer):

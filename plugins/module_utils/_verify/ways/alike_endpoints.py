@@ -52,37 +52,34 @@ def _of_family(
     lookups = Lookups(state.routing, state.links, family, state.settings)
     types = lookups.types()
     compared = [*types.values(), *lookups.compared(), *_compared(state, policy, family)]
-    fewer = _fewer(state, ends, _place(ends, lookups, compared))
+    place = _place(ends, lookups, compared)
+    kept = [one.kept(place) for one in ends]
+    fewer = _fewer(state, ends, kept)
     tables = node_model.tables_of(fewer, family, types)
     compared += _compared_by_rules(tables, {one.title: one.names() for one in ends})
-    fewest = _fewer(state, ends, _place(ends, lookups, compared))
-    if fewest.tables != fewer.tables:  # a rule tells some of them apart
-        return fewest, node_model.tables_of(fewest, family, types)
-    return fewer, tables
+    place = _place(ends, lookups, compared)
+    needed = [one.kept(place) for one in ends]
+    if needed == kept:
+        return fewer, tables
+    fewer = _fewer(state, ends, needed)  # a rule tells some of them apart
+    return fewer, node_model.tables_of(fewer, family, types)
 
 
-def _fewer(state: NodeState, ends: t.Sequence[Ends], place: Place) -> NodeState:
-    return state._replace(tables=tuple(one.fewer(place) for one in ends))
+def _fewer(state: NodeState, ends: t.Sequence[Ends], kept: t.Iterable[t.Any]) -> NodeState:
+    return state._replace(tables=tuple(one.fewer(some) for one, some in zip(ends, kept)))
 
 
 def _place(ends: t.Sequence[Ends], lookups: Lookups, compared: t.Iterable[t.Optional[Spans]]) -> Place:
     """Return what tells addresses of endpoints apart: what compares them, routes, and what else is done with them."""
     spans = {id(one): one for one in compared if one}
     edges = sorted({edge for one in spans.values() for first, last in one for edge in (first, last + 1)})
-    forms: t.Dict[int, t.Set[int]] = {}
-    for end in (end for one in ends for end in one.found.values()):
-        forms.setdefault(end.address, set()).add(id(end.form))
-    places: t.Dict[int, t.Hashable] = {}
+    forms: t.Dict[int, t.Tuple[int, ...]] = {}
+    for form, address in {(id(end.form), end.address) for one in ends for end in one.found.values()}:
+        forms[address] = tuple(sorted((*forms.get(address, ()), form)))
 
     def place(end: End) -> t.Hashable:
         address = end.address
-        if address not in places:
-            places[address] = (
-                bisect.bisect_right(edges, address),
-                lookups.entries(address),
-                frozenset(forms[address]),
-            )
-        return places[address]
+        return bisect.bisect_right(edges, address), lookups.entries(address), forms[address]
 
     return place
 

@@ -185,9 +185,14 @@ def _service(choice: t.Sequence[bytes], uses: int = 1, map_of: t.Sequence[int] =
     return table._replace(chains=tuple(one + used for one in table.chains))
 
 
+def _fewer(table: nf_tables.NftTable, place: t.Callable[[t.Any], t.Any]) -> nf_tables.NftTable:
+    ends = nft_alike.Ends(table, IPV4)
+    return ends.fewer(ends.kept(place))
+
+
 def _left(table: nf_tables.NftTable, place: t.Callable[[t.Any], t.Any] = lambda _end: None) -> t.List[str]:
     """Return to which chains the Service leads if others go that have an equal place."""
-    fewer = nft_alike.Ends(table, IPV4).fewer(place)
+    fewer = _fewer(table, place)
     chains = _read(IPV4, fewer).chains
     led = [branch.action.chain for rule in chains["SVC"] for branch in rule.branches]
     assert sorted(one for one in chains if one.startswith("SEP")) == sorted(set(led))
@@ -206,7 +211,7 @@ def _with_shares(**more: int) -> nf_tables.NftTable:
 def test_one_stands_for_all() -> None:
     assert _left(_with_map()) == ["SEP-5"]
     assert _left(_with_shares()) == ["SEP-5"]
-    rule = _read(IPV4, nft_alike.Ends(_with_map(), IPV4).fewer(lambda end: end.address % 2)).chains["SVC"][0]
+    rule = _read(IPV4, _fewer(_with_map(), lambda end: end.address % 2)).chains["SVC"][0]
     assert (rule.chance, rule.exhaustive, len(rule.branches)) == (True, True, 2)
 
 

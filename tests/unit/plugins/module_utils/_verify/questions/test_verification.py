@@ -10,12 +10,14 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.regions import Region
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.backend_names import IPTABLES_NFT
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import SENT, Answer, Question
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import MetRule as Printed
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import judge, verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.ways import DELIVERED, Target, Way
 from support.node_states import state
 
 _QUESTION = Question("203.0.113.1", "10.244.1.2")
@@ -48,3 +50,17 @@ def test_an_order_that_broke_the_policy_once_is_not_forgotten(every: int) -> Non
     run.twin = t.cast(t.Any, _Twin(every))
     known = _KEPT._replace(alternatives=(_BROKEN,))
     assert run._depends_on_order(known)
+
+
+def test_pods_that_reach_themselves_are_not_judged() -> None:
+    """No policy is about their packets; those that chance sends on are of another way."""
+    pod, other, ports = ((5, 5),), ((6, 6),), ((0, 65535),)
+
+    def judged(source: t.Any, *targets: t.Any, **more: t.Any) -> bool:
+        regions = (Region(0, source, other, ports, ports),)
+        way = Way(0, regions, (), DELIVERED, None, None, None, tuple(Target(one, None, ()) for one in targets), **more)
+        return verification._is_judged(way)
+
+    assert not judged(pod, pod)
+    assert all((judged(pod), judged(pod, other), judged(pod, pod, other), judged(pod, None)))
+    assert all((judged((*pod, *other), (*pod, *other)), judged(pod, pod, tied=True)))
