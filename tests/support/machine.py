@@ -9,6 +9,7 @@ import os
 import typing as t
 from pathlib import Path
 
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import state_files, sync
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     backends,
     iptables_nft,
@@ -90,6 +91,8 @@ class Machine:
         monkeypatch.setattr(reconcile, "has_ipv6", lambda: True)
         monkeypatch.setattr(run_lock, "LOCK_PATH", str(self.folder / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)
+        for one in (state_files, sync):  # where tests run side by side, a disk may take its time
+            monkeypatch.setattr(one, "PATIENCE", 120.0)
 
     def _table(self, family: str, table: str = "nat") -> t.Optional[Nat]:
         """Return what the kernel says of a table of iptables-nft."""
