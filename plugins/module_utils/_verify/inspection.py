@@ -24,10 +24,9 @@ from .._twin import node_state, twin
 from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer
 from .questions import asking, explanation, judge, rules_in_copy, verification
 from .questions.fingerprint import fingerprint
-from .questions.verification import Limits
+from .questions.limits import begin
 from .routing import senders
 from .ways import alike_endpoints, packet_policy
-from .ways.cpu_time import now
 from .words import concerned, explanations, health, verdict
 from .words.health import ERROR, INFO, LEAKS, WARNING, Health
 
@@ -36,8 +35,8 @@ Data = t.Dict[str, t.Any]
 #: Where the policy comes from.
 FROM_OPTIONS, FROM_AGENT, FROM_RULES, NOWHERE = "options", "agent", "active rules", "none"
 
-#: Seconds for the copy of a node, at most, and for each part of a verification, at least.
-_COPY_SECONDS, _LEAST = 60.0, 5.0
+#: Seconds for the copy of a node, at most.
+_COPY_SECONDS = 60.0
 
 #: How often a policy, its rules and the node are read until none of them has changed meanwhile.
 _READINGS = 3
@@ -299,7 +298,7 @@ def _ask(
     """Put the questions to a copy of the node, and write the answers to ``found``."""
     promised = packet_policy.policy_of(rulesets, wanted.pod_cidrs)
     mark: t.Optional[str] = None
-    until = now() + wanted.max_seconds if wanted.max_seconds else None
+    limits = begin(wanted.max_questions, wanted.max_seconds)
     policy, _result, state, problem = reading
     reading = reading._replace(state=None)
     copy: t.Optional[twin.Twin] = None
@@ -321,8 +320,9 @@ def _ask(
             yield from _concerned(policy, rulesets, state)
             return
         if not wanted.destinations:  # of these every endpoint is shown
-            state, tables = alike_endpoints.with_fewer(state, promised, None if until is None else _left(until) / 2)
-        copy = twin.build(state, node.run, _COPY_SECONDS if until is None else min(_left(until), _COPY_SECONDS))
+            state, tables = alike_endpoints.with_fewer(state, promised, limits.with_a_chance().first_half().left())
+        seconds = limits.with_a_chance().left()
+        copy = twin.build(state, node.run, _COPY_SECONDS if seconds is None else min(seconds, _COPY_SECONDS))
     except NodeError as exc:
         problem = str(exc)
     given = (wanted.source, wanted.protocol, wanted.port)
@@ -338,11 +338,10 @@ def _ask(
         found["explanations"] = [explanations.explanation(promised, one) for one in not_sent]
         return
     with copy:
-        explained = explanation.explain(copy, promised, asked, until)
+        explained = explanation.explain(copy, promised, asked, limits._replace(questions=0))
         found["explanations"] = [explanations.explanation(promised, one) for one in explained]
         if wanted.verify:
-            allowed = Limits(wanted.max_questions, 0 if until is None else _left(until))
-            report = verification.verify(copy, promised, allowed, progress, tables)
+            report = verification.verify(copy, promised, limits.with_a_chance(), progress, tables)
             found["questions"], found["questions_left_out"] = report.questions, report.left_out
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]
             missed = [*report.untested, *_without_policy(reading, rulesets)]
@@ -368,11 +367,6 @@ def _without_policy(reading: _Reading, rulesets: t.Mapping[str, Ruleset]) -> t.I
             if change.family not in rulesets and (change.family == IPV4 or change.plan.found.rules):
                 text = "IPv%d: the active rules are absent, or not of this agent's form: give a policy"
                 yield verification.Untested("no_policy", text % change.family.version)
-
-
-def _left(until: float) -> float:
-    """Return how many seconds are left: not so few that a small node has no chance."""
-    return max(until - now(), _LEAST)
 
 
 def _concerned(

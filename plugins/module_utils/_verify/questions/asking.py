@@ -21,16 +21,15 @@ from ..._system.services import MAX_PORT, span
 from ..._twin.twin import Twin
 from ..._twin.values import NOT_TESTED, Answer, Question
 from ..routing.routing_lookups import LEAVES, Unknown
-from ..ways.cpu_time import TimeOverError, left, limited, now
+from ..ways.cpu_time import TimeOverError, limited
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import Policy
 from ..ways.ways import DELIVERED, DROPPED, TRANSLATED, Way, Ways
 from .chosen_packets import ALL_PORTS, NAMED, ChosenPackets
 from .expected import Expected
 from .judge import Addresses, is_silent
+from .limits import GRACE, Limits
 
-#: Seconds beyond the limit that may be spent on an end: to interrupt what takes too long, to find which rule decided.
-GRACE = 5.0
 #: How often a question is put until chance has chosen the way that it is about: first once, then more often at a time.
 TRIES = 64
 _FIRST, AT_ONCE = 4, 16
@@ -69,25 +68,19 @@ class Asking:
         twin: Twin,
         policy: Policy,
         model: NodeModel,
-        limit: int = 0,
-        until: t.Optional[float] = None,
+        limits: Limits,
         progress: Progress = no_progress,
     ) -> None:
-        """Prepare to ask.
-
-        :param limit: of questions; 0: none.
-        :param until: when the time is over, by ``cpu_time.now()``; None: never.
-        """
+        """Prepare to ask."""
         self.asked = self.left_out = 0
         #: of those asked, how many only because chance took another way
         self.repeated = 0
         self.twin = twin
         self.policy = policy
         self.model = model
-        self.until = until
+        self.limits = limits
         self.addresses = Addresses(twin.state)
         self.expected = Expected(twin, model)
-        self._limit = limit
         self._progress = progress
         self.packets = ChosenPackets(model)
         #: source ports whose packets take the choice of a way; those that are left
@@ -95,10 +88,6 @@ class Asking:
         self._steered_ports = itertools.chain(range(1024, 20000), range(60000, MAX_PORT))
         #: packets that are not tested, by a stable code, and what is not understood of a rule or route
         self._missed: t.Dict[t.Tuple[str, t.Optional[Unknown]], t.List[Region]] = {}
-
-    def is_late(self, grace: float = 0.0) -> bool:
-        """Return whether the time is over, and some seconds more."""
-        return self.until is not None and now() >= self.until + grace
 
     def miss(self, code: str, missed: t.Iterable[Region], unknown: t.Optional[Unknown] = None) -> None:
         """Keep that packets are not tested, and why."""
@@ -163,7 +152,7 @@ class Asking:
             # What is unknown of rules that let packets pass or not decides nothing once one has passed.
             self._doubt(silent)
         elif silent:
-            seconds = left(self.until)
+            seconds = self.limits.left()
             try:
                 with limited(seconds, GRACE):
                     divided = self.model.divided(found, silent, seconds)
@@ -201,8 +190,8 @@ class Asking:
         total = self.asked + sum(len(questions) for _way, questions in pairs)
         for start in range(0, len(pairs), _AT_A_TIME):
             part = []
-            room = self._limit - self.asked if self._limit else total
-            late = self.is_late()
+            room = self.limits.questions - self.asked if self.limits.questions else total
+            late = self.limits.is_late()
             for way, questions in pairs[start : start + _AT_A_TIME]:
                 room -= len(questions)
                 if late or room < 0:

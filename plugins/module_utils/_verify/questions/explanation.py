@@ -19,13 +19,15 @@ from ..._twin.twin import Twin
 from ..._twin.values import NOT_TESTED, Answer, Question
 from ..routing.routing_lookups import LEAVES
 from ..routing.senders import Sender, example_pod
-from ..ways.cpu_time import left
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import Policy
 from ..ways.ways import Ways
 from .asking import TIED, Asking
 from .judge import Addresses, Decided, decide
+from .limits import Limits
 from .verification import missing
+
+_NO_LIMITS = Limits()
 
 #: How many connections of the node itself are tried.
 _OF_NODE = 16
@@ -66,11 +68,10 @@ def question(
 
 
 def explain(
-    twin: Twin, policy: Policy, questions: t.Sequence[Question], until: t.Optional[float] = None
+    twin: Twin, policy: Policy, questions: t.Sequence[Question], limits: Limits = _NO_LIMITS
 ) -> t.List[Explained]:
     """Ask the copy of a node about single packets of one sender.
 
-    :param until: when the time is over, by ``cpu_time.now()``; None: never.
     :raises NodeError: the copy does not answer.
     """
     addresses = Addresses(twin.state)
@@ -90,8 +91,8 @@ def explain(
             if family not in models:
                 sender = Sender(_only(one.source), one.interface)
                 models[family] = NodeModel(twin.state, family, policy, sender)
-            asking = Asking(twin, policy, models[family], until=until)
-            ways = models[family].of_pods(left(until), _only(one.destination), _service(one))
+            asking = Asking(twin, policy, models[family], limits)
+            ways = models[family].of_pods(limits.left(), _only(one.destination), _service(one))
             answers += [answer for _way, answer in asking.about(ways, explain=True)]
             why = _deciding(ways, asking)
             unknown += [_LATE if code == "time" else text for code, text, _affected in asking.missed()]

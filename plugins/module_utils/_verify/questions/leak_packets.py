@@ -20,7 +20,6 @@ from ..._system import command_defaults, intervals
 from ..._system.intervals import Spans
 from ..._twin.values import Answer, MetRule, Question
 from ..routing.routing_lookups import LEAVES
-from ..ways.cpu_time import left
 from ..ways.node_model import STRAYS
 from ..ways.packet_policy import NODE, POD
 from ..ways.ways import Way, Ways
@@ -109,7 +108,7 @@ class LeakPackets:
 
     def _ask_ways(self) -> None:
         """Send packets by each way that leads out of the node."""
-        found = self._model.strays(self._hidden, left(self._asking.until))
+        found = self._model.strays(self._hidden, self._asking.limits.left())
         if found.rest:
             self._asking.miss("time", found.rest)
         for way in found.ways:
@@ -134,7 +133,7 @@ class LeakPackets:
         """Find out whether some leave of those kinds whose first did not."""
         if leaked.issuperset(STRAYS):
             return
-        seconds = left(self._asking.until)
+        seconds = self._asking.limits.left()
         found = self._model.strays((), _SECONDS if seconds is None else min(seconds, _SECONDS))
         leading = [way for way in found.ways if self._leads_out(way)]
         leading.sort(key=lambda way: (bool(way.unknown), way.chance, -way.size))

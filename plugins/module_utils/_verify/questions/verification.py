@@ -19,20 +19,21 @@ from ..._policy.values import PortRange
 from ..._rules import regions
 from ..._rules.regions import Region
 from ..._rules.rules import RuleTable
-from ..._system import command_defaults, intervals
+from ..._system import intervals
 from ..._system.families import IPV4, IPV6, Family
 from ..._twin.twin import Twin
 from ..._twin.values import Answer, MetRule, Question, Unseen
 from ..ways.alike_endpoints import Read
-from ..ways.cpu_time import TimeOverError, left, limited, now
+from ..ways.cpu_time import TimeOverError, limited
 from ..ways.flows import is_many
 from ..ways.node_model import NodeModel
 from ..ways.packet_policy import NODE, Policy
 from ..ways.ways import Way, Ways
-from .asking import AT_ONCE, GRACE, TEXTS, TRIES, Asking, Progress, no_progress
+from .asking import AT_ONCE, TEXTS, TRIES, Asking, Progress, no_progress
 from .chosen_packets import ALL_PORTS
 from .judge import NOBODY, Blame, Verdict, decide, judge, passed
 from .leak_packets import Leak, LeakPackets
+from .limits import GRACE, Limits, begin
 
 #: A packet leaves with another address than the policy's: always; or sometimes, by chance.
 ERROR = "error"
@@ -79,16 +80,6 @@ class Report(t.NamedTuple):
     leaked: int = 0
 
 
-class Limits(t.NamedTuple):
-    """Questions for each family, and seconds of CPU time; 0: no limit."""
-
-    questions: int = command_defaults.MAX_QUESTIONS
-    seconds: float = command_defaults.MAX_SECONDS
-
-
-_DEFAULT = Limits()
-
-
 @contextlib.contextmanager
 def _uncollected() -> t.Iterator[None]:
     """Do without Python's search for cycles of objects: a verification makes none.
@@ -108,25 +99,26 @@ def _uncollected() -> t.Iterator[None]:
 def verify(
     twin: Twin,
     policy: Policy,
-    limits: Limits = _DEFAULT,
+    limits: t.Optional[Limits] = None,
     progress: Progress = no_progress,
     tables: t.Optional[Read] = None,
 ) -> Report:
     """Ask the copy of a node all that matters, as far as the limits allow.
 
+    :param limits: None: those of a verification that begins now.
     :param progress: called with how far it is.
     :param tables: of the copy, as far as they were read already.
     :raises NodeError: the copy does not answer.
     """
-    until = now() + limits.seconds if limits.seconds else None
+    limits = limits or begin()
     untested = [_not_copied(unseen) for unseen in twin.unseen if unseen.code not in HARMLESS]
     runs = []
     for family in sorted(policy.entries):
-        read = _read(twin, policy, family, until, (tables or {}).get(family))
+        read = _read(twin, policy, family, limits, (tables or {}).get(family))
         if read is None:
             untested.append(Untested("time", TEXTS["time"] % (0, "all")))
         else:
-            runs.append((_Run(twin, policy, read[0], limits.questions, until, progress), read[1]))
+            runs.append((_Run(twin, policy, read[0], limits, progress), read[1]))
     conflicts: t.List[Conflict] = []
     for run, found in runs:
         run.ask(found)
@@ -143,16 +135,14 @@ def verify(
 
 
 def _read(
-    twin: Twin, policy: Policy, family: Family, until: t.Optional[float], tables: t.Optional[t.List[RuleTable]]
+    twin: Twin, policy: Policy, family: Family, limits: Limits, tables: t.Optional[t.List[RuleTable]]
 ) -> t.Optional[t.Tuple[NodeModel, t.Tuple[Ways, ...]]]:
     """Return the node as values, and its ways, which may take half of the time; None if it takes longer."""
-    whole = left(until)
-    seconds = None if whole is None else whole / 2  # the other half is for the questions
-    end = None if seconds is None else now() + seconds
+    half = limits.first_half()  # the other one is for the questions
     try:
-        with limited(seconds, GRACE):
+        with limited(half.left(), GRACE):
             model = NodeModel(twin.state, family, policy, tables=tables)
-            return model, (model.of_pods(left(end)), model.of_node(left(end)))
+            return model, (model.of_pods(half.left()), model.of_node(half.left()))
     except TimeOverError:
         return None
 
@@ -208,10 +198,8 @@ def _is_judged(way: Way) -> bool:
 class _Run(Asking):
     """A verification of one family."""
 
-    def __init__(
-        self, twin: Twin, policy: Policy, model: NodeModel, limit: int, until: t.Optional[float], progress: Progress
-    ) -> None:
-        super().__init__(twin, policy, model, limit, until, progress)
+    def __init__(self, twin: Twin, policy: Policy, model: NodeModel, limits: Limits, progress: Progress) -> None:
+        super().__init__(twin, policy, model, limits, progress)
         self.leaks = LeakPackets(self)
         #: whether packets that were sent before decide about a finding
         self._remembers = False
@@ -230,7 +218,7 @@ class _Run(Asking):
                 if not apart or self.expected.fits(way, answer):
                     self._judge(way, answer)
         self._compare_orders()
-        if not self.is_late():
+        if not self.limits.is_late():
             self.leaks.ask(self._masqueraded.values())
         elif self.policy.leaks == DROP:
             self.miss("time", ())
@@ -252,7 +240,7 @@ class _Run(Asking):
     def _compare_orders(self) -> None:
         """Note ways whose source address depends on an order of chains that the kernel does not report."""
         for members in self._tied.values():
-            if self.is_late(GRACE):
+            if self.limits.is_late(GRACE):
                 self.miss("time", [region for way, _answer in members for region in way.regions])
             elif self._depends_on_order(members[0][1]):
                 self.miss("order", [region for way, _answer in members for region in way.regions])
@@ -276,7 +264,7 @@ class _Run(Asking):
             self._remembers = self._remembers or bool(finding.way.history)
         causes: t.Dict[t.Any, t.List[Region]] = {}
         for number, ((verdict, _late, certain, doubted), members) in enumerate(groups.items()):
-            if number and self.is_late(GRACE):  # no time to find out which rule decided
+            if number and self.limits.is_late(GRACE):  # no time to find out which rule decided
                 self.miss("time", [region for finding in members for region in finding.way.regions])
                 continue
             answer, _same, cause = decide(self.policy, self.addresses, self._explained(members[0]))

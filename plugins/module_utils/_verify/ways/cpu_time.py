@@ -56,8 +56,3 @@ def limited(seconds: t.Optional[float], grace: float = 0.0) -> t.Iterator[None]:
             signal.setitimer(signal.ITIMER_PROF, 0)
     finally:
         signal.signal(signal.SIGPROF, before)
-
-
-def left(until: t.Optional[float]) -> t.Optional[float]:
-    """Return the seconds that are left until a time of ``now()``, 0 if it is over; None: no end."""
-    return None if until is None else max(until - now(), 0.0)

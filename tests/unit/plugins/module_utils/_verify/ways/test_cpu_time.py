@@ -13,7 +13,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import limits, verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.cpu_time import (
     TimeOverError,
@@ -42,7 +42,7 @@ def test_rules_that_take_too_long_to_be_read_are_not_tested(monkeypatch: pytest.
     monkeypatch.setattr(verification, "NodeModel", _busy)
     monkeypatch.setattr(verification, "GRACE", 0.0)
     policy = packet_policy.Policy(dict.fromkeys(FAMILIES, ()))
-    report = verification.verify(t.cast(t.Any, Copy()), policy, verification.Limits(0, 0.01))
+    report = verification.verify(t.cast(t.Any, Copy()), policy, limits.begin(0, 0.01))
     assert [one.code for one in report.untested] == ["time"]
     assert report.untested[0].text.startswith("the time was over after 0 questions, and all were left: ")
     assert (report.questions, report.conflicts) == (0, ())
