@@ -20,14 +20,14 @@ from ansible import constants
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ..module_utils._agent import program_files
+from ..module_utils._agent import program_modules
 from ..module_utils._agent.paths import PACKAGED, Paths, choose_paths
 from ..module_utils._errors import ConfigError
 from ..module_utils._tasks.agent_options import Spec
 from ._shown_result import ShownResult
 
 #: Read once, in the process that those of all hosts are forked from.
-_RELEASE_LINE = program_files.release_line()
+_RELEASE_LINE = program_modules.release_line()
 
 #: More than a result has; Ansible works through it recursively.
 _LEVELS = 50

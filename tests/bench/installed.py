@@ -24,7 +24,7 @@ def setup(backend: str, size: int) -> t.Dict[str, str]:
     """
     from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
         module_directory,
-        program_files,
+        program_modules,
         snapshot,
     )
     from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import choose_paths
@@ -37,7 +37,7 @@ def setup(backend: str, size: int) -> t.Dict[str, str]:
         module_directory.put(run, paths)
     policy = {"nonMasqueradeCIDRs": rules.cidrs(size), "cidrLimit": max(size, 64), "backend": backend}
     for path, content in (
-        (paths.program, program_files.launcher(paths)),
+        (paths.program, program_modules.launcher(paths)),
         (paths.resync, snapshot.resync_script(paths).encode()),
         (paths.config_dir + "/config", json.dumps(policy, indent=2).encode() + b"\n"),
     ):

@@ -14,7 +14,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import program_files, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import program_modules, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import PACKAGED, Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.agent_node import AgentNode
@@ -110,7 +110,7 @@ def test_module_adopts_the_tarball(node: AgentNode, built: Path) -> None:
 
 def modules_dir(paths: Paths) -> str:
     """The directory of the modules of this release."""
-    return "%s/%s" % (paths.lib_dir, program_files.digest())
+    return "%s/%s" % (paths.lib_dir, program_modules.digest())
 
 
 def read_only(done: t.Mapping[str, t.Any]) -> t.List[str]:

@@ -24,7 +24,7 @@ make_importable()
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (  # noqa: E402
     module_directory,
-    program_files,
+    program_modules,
     snapshot,
     units,
 )
@@ -118,7 +118,7 @@ def _compiled(python: str) -> Path:
     paths = private_paths(Path(folder), python=python)
     problem = module_directory.put(run, paths)
     assert problem is None, problem
-    return Path(program_files.modules_dir(paths))
+    return Path(program_modules.modules_dir(paths))
 
 
 class AgentNode:
@@ -150,7 +150,7 @@ class AgentNode:
         self._log = root / "agent.log"
         self._log.touch()
         self.agent = self.program = self.at(self.paths.program)
-        self.modules_dir = self.at(program_files.modules_dir(self.paths))
+        self.modules_dir = self.at(program_modules.modules_dir(self.paths))
         self.pristine = self.files()
         if installed:
             self._install()
@@ -162,7 +162,7 @@ class AgentNode:
     def _install(self) -> None:
         self.drop_ins.mkdir(parents=True)
         self.agent = self.at(self.paths.program + ".real")
-        self._write(self.agent, program_files.launcher(self.paths))
+        self._write(self.agent, program_modules.launcher(self.paths))
         shutil.copytree(_compiled(self.paths.python), self.modules_dir)
         self._write(self.program, (_RECORDER % (self._log, self.agent)).encode())
         self._write(self.at(self.paths.resync), snapshot.resync_script(self.paths).encode())

@@ -9,9 +9,9 @@ import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Managed
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison, same_meaning
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.chosen_ports import chosen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_rule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.masquerade_ports import chosen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build

@@ -9,7 +9,7 @@ import sys
 import typing as t
 from pathlib import Path
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, program_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, program_modules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, Runner
 
@@ -17,7 +17,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process i
 def pretend(argv: t.Sequence[str], **_more: t.Any) -> Outcome:
     """Run nothing; in place of compiling, put an empty file where the code of the program's start belongs."""
     if "compileall" in argv:
-        folder, name = program_files.ENTRY.split(".")
+        folder, name = program_modules.ENTRY.split(".")
         code = Path(argv[-1], folder, "__pycache__", "%s.%s.pyc" % (name, sys.implementation.cache_tag))
         code.parent.mkdir(exist_ok=True)
         code.touch()

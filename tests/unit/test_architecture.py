@@ -37,8 +37,9 @@ USES: t.Dict[str, t.Set[str]] = {
 #: What runs on the controller: the policy, and what reads nothing of a node.
 CONTROLLER = ("action", "callback", "filter", "lookup", "plugin_utils")
 CONTROLLER_USES = re.compile(
-    r"_errors\.py|_policy/\w+\.py|_engine/(policy_rules|ruleset|effect_words|range_words)\.py|_agent/(paths|program_files|states)\.py"
-    r"|_system/(intervals|endpoints|families|printable)\.py|_connection_log/moments\.py|_tasks/agent_options\.py"
+    r"_errors\.py|_policy/\w+\.py|_engine/(masquerade_ports|policy_rules|ruleset|effect_words|range_words)\.py"
+    r"|_agent/(paths|program_modules|states)\.py|_system/(intervals|endpoints|families|printable)\.py"
+    r"|_connection_log/moments\.py|_tasks/agent_options\.py"
 )
 #: Imports that break a rule and are known.
 KNOWN: t.Set[t.Tuple[str, str]] = set()

@@ -23,7 +23,7 @@ from .._errors import ConfigError, NodeError
 from .._system import files, packages, selinux_labels, systemd
 from .._system.process import Runner
 from .._version import VERSION
-from . import module_directory, program_files, snapshot
+from . import module_directory, program_modules, snapshot
 from .paths import MARK, METRICS_NAME, PACKAGED, Paths
 from .sync import describe
 from .unit_control import Step, run_steps, start_units, step_lines
@@ -83,7 +83,7 @@ def find_installed(paths: Paths) -> t.List[Paths]:
     found = []
     for bin_dir in dict.fromkeys([*started, paths.bin_dir]):
         with contextlib.suppress(ValueError):
-            found.append(program_files.places(files.read(paths._replace(bin_dir=bin_dir).program) or b""))
+            found.append(program_modules.places(files.read(paths._replace(bin_dir=bin_dir).program) or b""))
     return list(dict.fromkeys(found))
 
 
@@ -154,7 +154,7 @@ class Installation:
         before = find_installed(paths)
         installed = files.read(paths.program) or b""
         wanted = node_files(paths, config_text)
-        modules_dir = program_files.modules_dir(paths)
+        modules_dir = program_modules.modules_dir(paths)
         self._new_modules = not module_directory.is_there(paths)
         if self._new_modules:
             wanted = {path: about for path, about in wanted.items() if not _is_within(path, modules_dir)}
@@ -378,7 +378,7 @@ def node_files(paths: Paths, config_text: t.Optional[str] = None) -> t.Dict[str,
     wanted = {}
     if config_text is not None:
         wanted[paths.config] = (config_text.encode("utf-8"), 0o644)
-    wanted[paths.program] = (program_files.launcher(paths), 0o755)
+    wanted[paths.program] = (program_modules.launcher(paths), 0o755)
     wanted[paths.resync] = (snapshot.resync_script(paths).encode("utf-8"), 0o755)
     for name, text in unit_files(paths).items():
         wanted[os.path.join(paths.unit_dir, name)] = (text.encode("utf-8"), 0o644)

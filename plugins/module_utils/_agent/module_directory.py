@@ -20,7 +20,7 @@ import typing as t
 from .._errors import NodeError
 from .._system import files
 from .._system.process import Runner, failure
-from . import program_files
+from . import program_modules
 from .paths import Paths
 
 #: A directory of modules, or one that was not finished.
@@ -49,18 +49,18 @@ class Contents(t.NamedTuple):
 
 def folders(paths: Paths) -> t.List[str]:
     """Return the directories that hold the modules, mode 0755, in the order in which they are made."""
-    folder = program_files.modules_dir(paths)
+    folder = program_modules.modules_dir(paths)
     return [paths.lib_dir, folder, *(os.path.join(folder, part) for part in _packages())]
 
 
 def _packages() -> t.List[str]:
-    return sorted({os.path.dirname(path) for path in program_files.module_files()})
+    return sorted({os.path.dirname(path) for path in program_modules.module_files()})
 
 
 def node_files(paths: Paths) -> t.Dict[str, bytes]:
     """Return the content of each module by its path on the node."""
-    folder = program_files.modules_dir(paths)
-    return {os.path.join(folder, path): content for path, content in program_files.module_files().items()}
+    folder = program_modules.modules_dir(paths)
+    return {os.path.join(folder, path): content for path, content in program_modules.module_files().items()}
 
 
 def is_there(paths: Paths) -> bool:
@@ -101,7 +101,7 @@ def put(run: t.Optional[Runner], paths: Paths) -> t.Optional[str]:
     :returns: a warning if they could not be compiled.
     :raises NodeError: the directory cannot be written, and does not exist.
     """
-    folder = program_files.modules_dir(paths)
+    folder = program_modules.modules_dir(paths)
     draft = "%s.%s.new" % (folder, os.urandom(8).hex())
     make_folder(paths.lib_dir)
     with files.failing_to("write", folder):
@@ -123,7 +123,7 @@ def _write(draft: str) -> None:
     os.mkdir(draft, 0o700)
     for package in _packages():
         os.makedirs(os.path.join(draft, package))
-    for path, content in program_files.module_files().items():
+    for path, content in program_modules.module_files().items():
         with open(os.path.join(draft, path), "xb") as file:
             file.write(content)
 
@@ -135,9 +135,9 @@ def compile_command(paths: Paths, folder: t.Optional[str] = None) -> t.List[str]
 
     :param folder: where the modules are before they are in their place.
     """
-    final = os.path.join(program_files.modules_dir(paths), program_files.PACKAGE)
+    final = os.path.join(program_modules.modules_dir(paths), program_modules.PACKAGE)
     argv = [paths.python, "-I", "-m", "compileall", "-q", "-f", "--invalidation-mode", "checked-hash"]
-    return [*argv, "-d", final, os.path.join(folder, program_files.PACKAGE) if folder else final]
+    return [*argv, "-d", final, os.path.join(folder, program_modules.PACKAGE) if folder else final]
 
 
 def is_compiled(paths: Paths) -> bool:
@@ -148,9 +148,9 @@ def is_compiled(paths: Paths) -> bool:
     tag = sys.implementation.cache_tag
     if tag is None or os.path.realpath(sys.executable or "") != os.path.realpath(paths.python):
         return True
-    folder, name = program_files.ENTRY.split(".")
-    code = os.path.join(program_files.PACKAGE, folder, "__pycache__", "%s.%s.pyc" % (name, tag))
-    return os.path.exists(os.path.join(program_files.modules_dir(paths), code))
+    folder, name = program_modules.ENTRY.split(".")
+    code = os.path.join(program_modules.PACKAGE, folder, "__pycache__", "%s.%s.pyc" % (name, tag))
+    return os.path.exists(os.path.join(program_modules.modules_dir(paths), code))
 
 
 def compile_again(run: Runner, paths: Paths) -> t.Optional[str]:
@@ -225,11 +225,11 @@ def superseded(paths: Paths, installed: bytes) -> t.List[str]:
 
     :param installed: the launcher that is there.
     """
-    named = program_files.release(installed)
+    named = program_modules.release(installed)
     with contextlib.suppress(OSError):
-        if named != program_files.digest() and time.time() - os.stat(paths.program).st_mtime > _LONGEST_RUN:
+        if named != program_modules.digest() and time.time() - os.stat(paths.program).st_mtime > _LONGEST_RUN:
             return [
-                path for path in found(paths.lib_dir) if os.path.basename(path) not in (named, program_files.digest())
+                path for path in found(paths.lib_dir) if os.path.basename(path) not in (named, program_modules.digest())
             ]
     return []
 
@@ -275,6 +275,6 @@ def remove(folder: str) -> None:
 
 def describe(folder: str) -> str:
     """Return the text for a directory of modules in a diff."""
-    text = files.read(os.path.join(folder, program_files.PACKAGE, "_version.py")) or b""
+    text = files.read(os.path.join(folder, program_modules.PACKAGE, "_version.py")) or b""
     version = _VERSION.search(text.decode("utf-8", "replace"))
     return "directory of modules, version %s\n" % (version.group(1) if version else "unknown")

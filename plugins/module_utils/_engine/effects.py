@@ -16,9 +16,9 @@ from .._system.intervals import Spans
 from .._system.services import MAX_PORT, MAX_SERVICE, pack, unpack
 from . import changed_packets, effect_words, range_words
 from .changed_packets import DROPPED, UNKNOWN, Cell, ChangedVerdict, Comparison, Pair, Product, Verdicts
-from .chosen_ports import Chosen
 from .effect_words import WITHOUT_CONNECTION
 from .mark_sets import MarkSet
+from .masquerade_ports import Chosen
 from .ruleset import DROP, Ruleset
 
 #: What an effect says of packets before and after a change, beside fixed addresses.

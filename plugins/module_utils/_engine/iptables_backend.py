@@ -34,12 +34,12 @@ from .backend import (
     Transaction,
     View,
 )
-from .iptables_before_jump import front
 from .iptables_chain import EMPTY, ChainPlan, ChainState, OwnedChain, WantedChain
 from .iptables_syntax import MANGLE, NAT, PostroutingRule
 from .nat_table import NftNat
 from .other_rules import other_rules
 from .ruleset import AnyRule, Guard, Ruleset
+from .ruleset_in_front import front
 from .ruleset_of_rules import from_rules, leak_fields
 
 #: More rules than this are not made of combinations of sources, interfaces and ranges.

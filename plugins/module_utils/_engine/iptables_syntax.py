@@ -19,7 +19,7 @@ from .._policy import values
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, Network, PortRange, Service
 from .._system.families import PORT_PROTOCOLS, PROTOCOLS, Family
 from . import rule_comments as comments
-from .policy_rules import SHARE_UNIT
+from .masquerade_ports import SHARE_UNIT
 from .ruleset import EVERYTHING, FIRST, LEAK, REDIRECTED, UNSEEN, AnyRule, Guard, Masquerade, OwnRule, guards
 
 #: Tables in which we have a chain.

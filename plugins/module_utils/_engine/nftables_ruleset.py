@@ -15,6 +15,7 @@ from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, Mark, PortR
 from .._system import intervals
 from .._system.families import BY_NFT, IPV4, IPV6, PORT_PROTOCOLS, Family
 from . import rule_comments as comments
+from .masquerade_ports import SHARE_UNIT
 from .nftables_syntax import (
     CHAIN,
     ENFORCER,
@@ -28,7 +29,6 @@ from .nftables_syntax import (
     render_span,
     snat_to,
 )
-from .policy_rules import SHARE_UNIT
 from .ruleset import (
     COUNT,
     DROP,

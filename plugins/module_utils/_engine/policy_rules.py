@@ -1,10 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The rules that a policy asks for, in their order: entries of ``rules``, then what the flat options mean.
-
-Ports of what is masqueraded are ways of it, each in some share of the cases.
-"""
+"""The rules that a policy asks for, in their order: entries of ``rules``, then what the flat options mean."""
 
 from __future__ import annotations
 
@@ -13,13 +10,11 @@ import typing as t
 
 from .._policy import values
 from .._policy.policy import Config
-from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, Network, PortRange
+from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, Network
 from .._system import intervals
-from .._system.families import IPV4, PORT_PROTOCOLS, Family
+from .._system.families import IPV4, Family
+from . import masquerade_ports
 from .ruleset import EVERYTHING, IGNORE, VERDICTS, Decision, Guard, Masquerade, PolicyMatch, Ruleset, guards_of
-
-#: xt_statistic keeps a probability as a 31-bit fraction (struct xt_statistic_info).
-SHARE_UNIT = 2**31
 
 #: An entry without a mapping has none: it is carried out as the ruleset says.
 _WaysByMapping = t.Mapping[t.Optional[str], t.Tuple[Masquerade, ...]]
@@ -36,7 +31,10 @@ def from_config(config: Config, family: Family, random_fully: bool = True) -> Ru
     exempt = [values.LINK_LOCAL[family]] if spare_link_local else []
     exempt += _of_family(config.non_masquerade_cidrs, family)
     ranges = () if isinstance(config.to_ports, str) else config.to_ports
-    ways: _WaysByMapping = {values.RANDOM: tuple(_ways(ranges, random_fully)), values.KEEP: tuple(_ways(ranges, False))}
+    ways: _WaysByMapping = {
+        values.RANDOM: tuple(masquerade_ports.ways(ranges, random_fully)),
+        values.KEEP: tuple(masquerade_ports.ways(ranges, False)),
+    }
     verdict = VERDICTS[config.exemption]
     leading = tuple(_leading(config, family, ways))
     if not any(_is_about_everything(decision) for decision in leading):
@@ -135,23 +133,6 @@ def _decisions(config: Config, family: Family, exempt: t.Sequence[Network]) -> t
 
 def _of_family(networks: t.Iterable[Network], family: Family) -> t.List[Network]:
     return [network for network in networks if network.version == family.version]
-
-
-def _ways(ranges: t.Sequence[PortRange], random_fully: bool) -> t.Iterator[Masquerade]:
-    """Return the ways to masquerade with these ports, and with any where the protocol has none."""
-    for protocol in PORT_PROTOCOLS:
-        for ports, share in zip(ranges, shares(ranges)):
-            yield Masquerade(protocol, ports, share, random_fully)
-    yield Masquerade(random_fully=random_fully)
-
-
-def shares(ranges: t.Sequence[PortRange]) -> t.Iterator[t.Optional[int]]:
-    """Return in which share of the cases each range is chosen, of those that the ranges before it let through."""
-    left = sum(ports.size for ports in ranges)
-    for position, ports in enumerate(ranges, 1):
-        # The last range takes all that the ones before it let through.
-        yield None if position == len(ranges) else int(SHARE_UNIT * (ports.size / left) + 0.5)
-        left -= ports.size
 
 
 def _collapse(networks: t.Sequence[Network]) -> t.List[Network]:

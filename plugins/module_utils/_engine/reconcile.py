@@ -288,8 +288,8 @@ class _Run:
     def _compare(self, family: Family, changes: t.Sequence[Change], flush: bool, asked: bool) -> None:
         # Imported here: to load them takes 4 of 70 ms of a sync, and most runs change nothing.
         from .changed_packets import Comparison
-        from .chosen_ports import chosen
         from .effects import Compared, Effects, fewer_ports, unseen
+        from .masquerade_ports import chosen
         from .open_connections import search, unread
 
         former = [change.plan.former for change in changes]

@@ -19,7 +19,7 @@ from .values import KEY_LIMIT, parse_integer, show, unique
 
 try:
     if sys.flags.no_site:
-        # The agent starts without the directories of packages, which others may fill; see program_files. site.main()
+        # The agent starts without the directories of packages, which others may fill; see program_modules. site.main()
         # would look up root's home, for which libc asks nscd, by a socket in /var that may not answer.
         import site
 

@@ -31,9 +31,9 @@ def _do_task(request: str) -> str:
     :raises SystemExit: the modules were changed, so they cannot be compared with themselves. Ansible's are.
     """
     # Not at the top: loading these takes 19 ms, a quarter of a sync.
-    from .._agent import program_files
+    from .._agent import program_modules
 
-    if not program_files.are_intact():
+    if not program_modules.are_intact():
         raise SystemExit("the modules of this agent were changed; Ansible sends its own")
     asked = json.loads(request)
     if asked["module"] == "ip_masq_agent_info":

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.chosen_ports import chosen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects import Effects, unseen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_rule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.masquerade_ports import chosen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, build

@@ -13,7 +13,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import program_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import program_modules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.agent_options import AGENT
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils import _handed_task as handed_task
@@ -69,7 +69,7 @@ class TestCommand:
         return subprocess.run(argv, input="{}", capture_output=True, text=True, check=False, timeout=60)
 
     def test_a_program_of_this_release_gets_the_task(self, tmp_path: Path) -> None:
-        done = self.run(tmp_path, PROGRAM % program_files.release_line())
+        done = self.run(tmp_path, PROGRAM % program_modules.release_line())
         assert (done.returncode, done.stdout) == (0, "task\n{}")
 
     @pytest.mark.parametrize("newer", ["usr/local/sbin", "usr/sbin"])
@@ -79,7 +79,7 @@ class TestCommand:
         for place in ("usr/local/sbin", "usr/sbin"):
             program = tmp_path / place / "ip-masq-agent"
             program.parent.mkdir(parents=True)
-            program.write_text(PROGRAM % (program_files.release_line() if place == newer else "RELEASE = 'other'"))
+            program.write_text(PROGRAM % (program_modules.release_line() if place == newer else "RELEASE = 'other'"))
             program.chmod(0o755)
         assert " /usr/local/sbin/ip-masq-agent /usr/sbin/ip-masq-agent;" in asked
         argv = ["sh", "-c", asked.replace(" /usr/", " %s/usr/" % tmp_path)]
@@ -87,7 +87,7 @@ class TestCommand:
         assert (done.returncode, done.stdout) == (0, "task\n{}")
 
     @pytest.mark.parametrize(
-        "line", ["RELEASE = 'other'", "#" + program_files.release_line(), program_files.release_line() + " ", "%s"]
+        "line", ["RELEASE = 'other'", "#" + program_modules.release_line(), program_modules.release_line() + " ", "%s"]
     )
     def test_another_program_is_not_started(self, line: str, tmp_path: Path) -> None:
         done = self.run(tmp_path, PROGRAM % line)

@@ -20,7 +20,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     install,
     module_directory,
-    program_files,
+    program_modules,
     snapshot,
     units,
 )
@@ -60,12 +60,12 @@ class TestPutFiles:
         put = put_files(paths, "{}\n")
         found = tree(tmp_path)
         plain = {name for name in found if not name.startswith("lib/")}
-        modules_dir = program_files.modules_dir(paths)
+        modules_dir = program_modules.modules_dir(paths)
         assert {change.path for change in put.files} == {str(tmp_path / name) for name in plain} | {modules_dir}
         modules = {str(tmp_path / name) for name in found if name not in plain and name.endswith(".py")}
         assert modules == set(module_directory.node_files(paths))
         assert found["etc/ip-masq-agent/config"] == (0o644, b"{}\n")
-        assert found["sbin/ip-masq-agent"] == (0o755, program_files.launcher(paths))
+        assert found["sbin/ip-masq-agent"] == (0o755, program_modules.launcher(paths))
         assert found["sbin/ip-masq-agent-resync"] == (0o755, snapshot.resync_script(paths).encode())
         for name, text in units.unit_files(paths).items():
             assert found["etc/systemd/system/" + name] == (0o644, text.encode())
@@ -147,8 +147,8 @@ class TestPutFiles:
     def test_modules_are_described_in_the_diff_and_text_is_shown(self, paths: Paths) -> None:
         shown = {change.path: change for change in put_files(paths, "{}\n").files}
         assert shown[paths.config].before is None and shown[paths.config].after == "{}\n"
-        assert shown[paths.program].after == program_files.launcher(paths).decode()
-        modules_dir = program_files.modules_dir(paths)
+        assert shown[paths.program].after == program_modules.launcher(paths).decode()
+        modules_dir = program_modules.modules_dir(paths)
         assert shown[modules_dir] == (modules_dir, None, "directory of modules, version %s\n" % VERSION)
         assert not [path for path in shown if path.startswith(modules_dir + "/")]
 
@@ -307,13 +307,13 @@ class TestInstalled:
 @pytest.fixture
 def older(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> str:
     """A node with an older release; the digest of its modules."""
-    sources = {**program_files.sources(), "_version": b"# the kubenode.ip_masq maintainers\nVERSION = '0.0.9'\n"}
+    sources = {**program_modules.sources(), "_version": b"# the kubenode.ip_masq maintainers\nVERSION = '0.0.9'\n"}
     with monkeypatch.context() as patch:
-        patch.setattr(program_files, "sources", lambda: sources)
-        digest = program_files.digest.__wrapped__()
-        patch.setattr(program_files, "digest", lambda: digest)
+        patch.setattr(program_modules, "sources", lambda: sources)
+        digest = program_modules.digest.__wrapped__()
+        patch.setattr(program_modules, "digest", lambda: digest)
         put_files(paths, "{}\n")
-    assert digest != program_files.digest()
+    assert digest != program_modules.digest()
     return digest
 
 
@@ -331,9 +331,9 @@ class TestUpgrade:
         predicted = put_files(paths, "{}\n", check=True)
         assert started(paths) == "0.0.9"
         assert put_files(paths, "{}\n") == predicted
-        assert {change.path for change in predicted.files} == {program_files.modules_dir(paths), paths.program}
+        assert {change.path for change in predicted.files} == {program_modules.modules_dir(paths), paths.program}
         # A run that began before loads more of them.
-        assert sorted(os.listdir(paths.lib_dir)) == sorted([older, program_files.digest()])
+        assert sorted(os.listdir(paths.lib_dir)) == sorted([older, program_modules.digest()])
         assert started(paths) == VERSION
         assert put_files(paths, "{}\n") == install.InstallResult((), ())
 
@@ -342,7 +342,7 @@ class TestUpgrade:
         Path(paths.lib_dir, older).rename(oldest)
         os.utime(paths.program, (1, 1))
         assert [change.path for change in put_files(paths, "{}\n").files if change.after is None] == [str(oldest)]
-        assert os.listdir(paths.lib_dir) == [program_files.digest()]
+        assert os.listdir(paths.lib_dir) == [program_modules.digest()]
 
     @pytest.mark.parametrize("step", range(4))
     def test_stopped_at_any_step_one_of_both_starts(
@@ -376,7 +376,7 @@ class TestUpgrade:
 
     def test_a_damaged_module_is_put_right(self, paths: Paths) -> None:
         put_files(paths, "{}\n")
-        folder = Path(program_files.modules_dir(paths), "ip_masq_agent")
+        folder = Path(program_modules.modules_dir(paths), "ip_masq_agent")
         (folder / "_version.py").write_text("VERSION = 'edited'\n")
         (folder / "_tasks" / "cli.py").unlink()
         (folder / "_errors.py").chmod(0o666)
@@ -393,9 +393,9 @@ class TestUpgrade:
 
     def test_modules_that_are_missing_are_a_change(self, paths: Paths) -> None:
         put_files(paths, "{}\n")
-        shutil.rmtree(program_files.modules_dir(paths))
+        shutil.rmtree(program_modules.modules_dir(paths))
         (change,) = put_files(paths, "{}\n").files
-        assert change.path == program_files.modules_dir(paths) and started(paths) == VERSION
+        assert change.path == program_modules.modules_dir(paths) and started(paths) == VERSION
 
 
 class TestUpdateUnits:

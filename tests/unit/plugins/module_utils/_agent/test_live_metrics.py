@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import live_metrics, metrics, program_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import live_metrics, metrics, program_modules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import METRICS_NAME
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
@@ -64,7 +64,7 @@ def test_what_is_missing_is_named_and_a_sync_follows(tmp_path: Path, fault: str)
 
 def test_little_is_loaded(tmp_path: Path) -> None:
     """Nothing that takes longer to load than Python to start."""
-    for path, content in program_files.module_files().items():
+    for path, content in program_modules.module_files().items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(content)
     code = "import sys; sys.path.insert(0, %r); import ip_masq_agent._agent.live_metrics; print(*sys.modules)"

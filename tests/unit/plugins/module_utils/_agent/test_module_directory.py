@@ -16,7 +16,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, program_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, program_modules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
@@ -50,7 +50,7 @@ def release(paths: Paths, digest: str) -> Path:
 
 def launched(paths: Paths, digest: str, age: float) -> bytes:
     """Have a launcher of another release there for so many seconds."""
-    raw = program_files.launcher(paths).replace(program_files.digest().encode(), digest.encode())
+    raw = program_modules.launcher(paths).replace(program_modules.digest().encode(), digest.encode())
     os.makedirs(paths.bin_dir, exist_ok=True)
     Path(paths.program).write_bytes(raw)
     os.utime(paths.program, (time.time() - age,) * 2)
@@ -67,19 +67,19 @@ class TestPut:
             assert module_directory.put(run, paths) is None
         finally:
             os.umask(before)
-        assert os.listdir(paths.lib_dir) == [program_files.digest()] and module_directory.is_there(paths)
+        assert os.listdir(paths.lib_dir) == [program_modules.digest()] and module_directory.is_there(paths)
         found = tree(paths.lib_dir)
         assert {mode for name, mode in found.items() if name.endswith((".py", ".pyc"))} == {0o644}
         assert {mode for name, mode in found.items() if not name.endswith((".py", ".pyc"))} == {0o755}
         for path, content in module_directory.node_files(paths).items():
             assert Path(path).read_bytes() == content
         code = [name for name in found if name.endswith(".pyc")]
-        assert len(code) == len(program_files.module_files())
+        assert len(code) == len(program_modules.module_files())
         assert module_directory.wrong_folders(paths) == {}
 
     def test_code_is_used_whatever_the_times_of_files_are(self, paths: Paths) -> None:
         module_directory.put(run, paths)
-        folder = program_files.modules_dir(paths)
+        folder = program_modules.modules_dir(paths)
         for path in Path(folder).rglob("*.py"):
             os.utime(path, (1, 1))
         code = "import sys; sys.path.insert(0, %r); import ip_masq_agent._tasks.cli" % folder
@@ -90,14 +90,14 @@ class TestPut:
     @pytest.mark.parametrize("command", ["recover", "status"])
     def test_only_to_recover_takes_no_compiled_code(self, paths: Paths, command: str) -> None:
         module_directory.put(run, paths)
-        program = [sys.executable, "-ISBv", "-c", program_files.launcher(paths).decode("utf-8"), command, "--help"]
+        program = [sys.executable, "-ISBv", "-c", program_modules.launcher(paths).decode("utf-8"), command, "--help"]
         done = subprocess.run(program, capture_output=True, text=True, check=True)
         compiled = re.findall(r"code object from '?%s.*\.pyc" % paths.lib_dir, done.stderr)
         assert "usage: " in done.stdout and bool(compiled) == (command == "status")
 
     def test_code_of_a_changed_module_is_not_used(self, paths: Paths) -> None:
         module_directory.put(run, paths)
-        version = Path(program_files.modules_dir(paths), "ip_masq_agent/_version.py")
+        version = Path(program_modules.modules_dir(paths), "ip_masq_agent/_version.py")
         about = version.stat()
         version.write_text(version.read_text().replace("VERSION = ", "version = "))
         os.utime(version, ns=(about.st_atime_ns, about.st_mtime_ns))
@@ -141,18 +141,18 @@ class TestPut:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         os.makedirs(paths.lib_dir)
-        os.symlink(elsewhere, program_files.modules_dir(paths))
+        os.symlink(elsewhere, program_modules.modules_dir(paths))
         assert not module_directory.is_there(paths)
-        assert "symbolic link" in module_directory.wrong_folders(paths)[program_files.modules_dir(paths)]
+        assert "symbolic link" in module_directory.wrong_folders(paths)[program_modules.modules_dir(paths)]
         module_directory.put(None, paths)
         assert module_directory.is_there(paths) and os.listdir(elsewhere) == []
 
     def test_one_that_another_run_has_put_there_stays(self, paths: Paths) -> None:
         module_directory.put(None, paths)
-        inode = os.stat(program_files.modules_dir(paths)).st_ino
+        inode = os.stat(program_modules.modules_dir(paths)).st_ino
         module_directory.put(None, paths)
-        assert os.stat(program_files.modules_dir(paths)).st_ino == inode
-        assert os.listdir(paths.lib_dir) == [program_files.digest()]
+        assert os.stat(program_modules.modules_dir(paths)).st_ino == inode
+        assert os.listdir(paths.lib_dir) == [program_modules.digest()]
 
     def test_what_cannot_be_written_is_an_error(self, paths: Paths) -> None:
         Path(paths.lib_dir).parent.parent.mkdir(parents=True, exist_ok=True)
@@ -177,13 +177,13 @@ class TestCompileAgain:
         found = tree(paths.lib_dir)
         assert {mode for name, mode in found.items() if name.endswith(".pyc")} == {0o644}
         assert {mode for name, mode in found.items() if name.endswith("__pycache__")} == {0o755}
-        assert len([name for name in found if name.endswith(".pyc")]) == len(program_files.module_files())
+        assert len([name for name in found if name.endswith(".pyc")]) == len(program_modules.module_files())
 
     def test_links_of_others_are_not_followed(self, paths: Paths, tmp_path: Path) -> None:
         module_directory.put(None, paths)
         secret = tmp_path / "secret"
         secret.touch(mode=0o600)
-        cache = Path(program_files.modules_dir(paths), "ip_masq_agent", "__pycache__")
+        cache = Path(program_modules.modules_dir(paths), "ip_masq_agent", "__pycache__")
         cache.mkdir()
         (cache / "secret").symlink_to(secret)
         assert module_directory.compile_again(run, paths) is None
@@ -218,10 +218,10 @@ class TestSuperseded:
 
     def test_without_an_upgrade_none_goes(self, paths: Paths) -> None:
         release(paths, OLD)
-        assert module_directory.superseded(paths, launched(paths, program_files.digest(), age=self.DAY)) == []
+        assert module_directory.superseded(paths, launched(paths, program_modules.digest(), age=self.DAY)) == []
 
     def test_what_was_not_finished_goes(self, paths: Paths) -> None:
-        draft = release(paths, "%s.%016x.new" % (program_files.digest(), 1))
+        draft = release(paths, "%s.%016x.new" % (program_modules.digest(), 1))
         assert module_directory.superseded(paths, launched(paths, OLD, age=self.DAY)) == [str(draft)]
 
     def test_others_in_that_directory_are_not_ours(self, paths: Paths, tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ class TestRemove:
 
     def test_all_of_ours_goes(self, paths: Paths) -> None:
         module_directory.put(run, paths)
-        folder = program_files.modules_dir(paths)
+        folder = program_modules.modules_dir(paths)
         assert module_directory.contents(folder).others == ()
         other = release(paths, OLD)
         module_directory.remove(folder)
@@ -246,7 +246,7 @@ class TestRemove:
 
     def test_what_others_have_there_stays(self, paths: Paths, tmp_path: Path) -> None:
         module_directory.put(run, paths)
-        folder = Path(program_files.modules_dir(paths))
+        folder = Path(program_modules.modules_dir(paths))
         secret = tmp_path / "secret.py"
         secret.write_text("# the kubenode.ip_masq maintainers\n")
         (tmp_path / "their").mkdir()

@@ -13,7 +13,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, program_files, removal, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, program_modules, removal, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import MARK, PACKAGED, Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import saved_rules
@@ -309,7 +309,7 @@ class TestOthers:
 
     def test_files_among_the_modules_stay_and_are_named(self, world: World) -> None:
         world.install()
-        folder = Path(program_files.modules_dir(world.paths))
+        folder = Path(program_modules.modules_dir(world.paths))
         theirs = [folder / "ip_masq_agent" / "notes.txt", folder.parent / "linked"]
         theirs[0].write_text("mine")
         theirs[1].symlink_to("/etc")
@@ -324,7 +324,7 @@ class TestOthers:
     def test_modules_of_all_releases_go(self, world: World) -> None:
         before = world.files()
         world.install()
-        folder = Path(program_files.modules_dir(world.paths))
+        folder = Path(program_modules.modules_dir(world.paths))
         for name in (64 * "a", "%s.%016x.new" % (folder.name, 1)):
             shutil.copytree(folder, folder.parent / name)
         done = world.remove()

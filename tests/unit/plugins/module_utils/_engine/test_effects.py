@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import effect_words, open_connections
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.chosen_ports import chosen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects import (
     LIMIT,
     LINES,
@@ -24,6 +23,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects i
     lines,
     unseen,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.masquerade_ports import chosen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_connections import search
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile

@@ -10,7 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import iptables_before_jump, open_connections
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import open_connections, ruleset_in_front
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import parse_postrouting
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_connections import Flushed, search
@@ -421,7 +421,7 @@ def test_what_rules_in_front_decide_ours_do_not(monkeypatch: pytest.MonkeyPatch)
     }
     for line, decides in lines.items():
         rules_in_front = parse_postrouting(["-A POSTROUTING " + line])
-        known = iptables_before_jump.front(rules_in_front, rules_in_front, IPV4)
+        known = ruleset_in_front.front(rules_in_front, rules_in_front, IPV4)
         assert not known.unread and len(known.front) == 1, line
         kernel = Kernel(monkeypatch, [flow(EXEMPT)])
         done = flush(IPV4, [PLAIN], NARROW, check=False, front=known.front)
@@ -439,11 +439,11 @@ def test_rules_in_front_that_cannot_be_evaluated(monkeypatch: pytest.MonkeyPatch
         "-m conntrack --ctstate DNAT -j RETURN",
     )
     rules_in_front = parse_postrouting(["-A POSTROUTING " + line for line in lines])
-    known = iptables_before_jump.front(rules_in_front, rules_in_front, IPV4)
+    known = ruleset_in_front.front(rules_in_front, rules_in_front, IPV4)
     assert not known.front
     assert known.unread == tuple("-A POSTROUTING " + lines[number] for number in (0, 1, 2, 5))
     # What is not there before and afterwards is not common.
-    assert not iptables_before_jump.front(rules_in_front, rules_in_front[3:5], IPV4).unread
+    assert not ruleset_in_front.front(rules_in_front, rules_in_front[3:5], IPV4).unread
 
 
 def _flushed(machine: Machine, monkeypatch: pytest.MonkeyPatch, flows: t.Sequence[Flow], **options: t.Any) -> t.Any:

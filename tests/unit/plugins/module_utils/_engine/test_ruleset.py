@@ -9,7 +9,8 @@ import ipaddress
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import SHARE_UNIT, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.masquerade_ports import SHARE_UNIT
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     EXEMPT,
     LOOPBACK,

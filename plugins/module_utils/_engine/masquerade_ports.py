@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which source ports packets get that are masqueraded, in words, and how many there are."""
+"""Which source ports packets get that are masqueraded: ways of it, each in some share of the cases, and their words."""
 
 from __future__ import annotations
 
@@ -9,8 +9,28 @@ import typing as t
 
 from .._policy.values import PortRange
 from .._system import intervals
-from .policy_rules import shares
+from .._system.families import PORT_PROTOCOLS
 from .ruleset import UNPRIVILEGED, Masquerade
+
+#: xt_statistic keeps a probability as a 31-bit fraction (struct xt_statistic_info).
+SHARE_UNIT = 2**31
+
+
+def ways(ranges: t.Sequence[PortRange], random_fully: bool) -> t.Iterator[Masquerade]:
+    """Return the ways to masquerade with these ports, and with any where the protocol has none."""
+    for protocol in PORT_PROTOCOLS:
+        for ports, share in zip(ranges, shares(ranges)):
+            yield Masquerade(protocol, ports, share, random_fully)
+    yield Masquerade(random_fully=random_fully)
+
+
+def shares(ranges: t.Sequence[PortRange]) -> t.Iterator[t.Optional[int]]:
+    """Return in which share of the cases each range is chosen, of those that the ranges before it let through."""
+    left = sum(ports.size for ports in ranges)
+    for position, ports in enumerate(ranges, 1):
+        # The last range takes all that the ones before it let through.
+        yield None if position == len(ranges) else int(SHARE_UNIT * (ports.size / left) + 0.5)
+        left -= ports.size
 
 
 class Chosen(t.NamedTuple):

@@ -14,18 +14,18 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import program_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import program_modules
 from support.import_collection import PRELUDE, location
 
-IMPORT = "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import program_files\n"
+IMPORT = "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import program_modules\n"
 
 
 class TestSources:
-    """program_files.sources"""
+    """program_modules.sources"""
 
     def test_they_are_the_bytes_that_ansible_runs(self) -> None:
         here = location() / "plugins" / "module_utils"
-        found = program_files.sources()
+        found = program_modules.sources()
         assert {
             "_tasks.program",
             "_agent.sync",
@@ -38,9 +38,9 @@ class TestSources:
             assert content == (here / (name.replace(".", "/") + ".py")).read_bytes(), name
 
     def test_all_that_they_import_is_there(self) -> None:
-        found = program_files.sources()
+        found = program_modules.sources()
         for name, content in found.items():
-            for module in program_files.imported(name, content):
+            for module in program_modules.imported(name, content):
                 assert module in found, "%s imports %s" % (name, module)
 
     def test_they_are_found_in_an_archive(self, tmp_path: Path) -> None:
@@ -54,13 +54,13 @@ class TestSources:
             payload.writestr("/".join(parts) + "/__init__.py", "")
             for path in sorted(here.rglob("*.py")):
                 payload.write(path, "/".join((*parts, path.relative_to(here).as_posix())))
-        code = "import sys; sys.path.insert(0, %r); %sprint(program_files.digest())" % (str(archive), IMPORT)
+        code = "import sys; sys.path.insert(0, %r); %sprint(program_modules.digest())" % (str(archive), IMPORT)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert done.stdout == program_files.digest() + "\n", done.stderr
+        assert done.stdout == program_modules.digest() + "\n", done.stderr
 
     def test_reading_them_runs_none(self) -> None:
         code = (
-            PRELUDE + IMPORT + "before = set(sys.modules); program_files.module_files()\n"
+            PRELUDE + IMPORT + "before = set(sys.modules); program_modules.module_files()\n"
             "print([name for name in set(sys.modules) - before if not hasattr(sys.modules[name], '__path__')])\n"
         )
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
@@ -68,16 +68,16 @@ class TestSources:
 
 
 class TestImported:
-    """program_files.imported"""
+    """program_modules.imported"""
 
     def test_imports_are_those_of_the_syntax_tree(self) -> None:
-        for name, content in program_files.sources().items():
+        for name, content in program_modules.sources().items():
             written = [
                 "." * node.level + (node.module or "")
                 for node in ast.walk(ast.parse(content))
                 if isinstance(node, ast.ImportFrom) and node.level
             ]
-            found = [dots + stem for dots, stem, _names in program_files._IMPORT.findall(content.decode("utf-8"))]
+            found = [dots + stem for dots, stem, _names in program_modules._IMPORT.findall(content.decode("utf-8"))]
             assert sorted(found) == sorted(written), name
 
     def test_relative_imports_of_every_kind_are_found(self) -> None:
@@ -98,7 +98,7 @@ class TestImported:
             b"    except ImportError:\n"
             b"        from .explain import explain\n"
         )
-        assert sorted(program_files.imported("_agent.status", source)) == [
+        assert sorted(program_modules.imported("_agent.status", source)) == [
             "_agent.explain",
             "_agent.metrics",
             "_agent.paths",
@@ -114,29 +114,29 @@ class TestImported:
 
 
 class TestDigest:
-    """program_files.digest"""
+    """program_modules.digest"""
 
     def test_it_is_the_same_in_another_process(self, tmp_path: Path) -> None:
         for seed in ("1", "2"):
             done = subprocess.run(
-                [sys.executable, "-c", PRELUDE + IMPORT + "print(program_files.digest())"],
+                [sys.executable, "-c", PRELUDE + IMPORT + "print(program_modules.digest())"],
                 stdout=subprocess.PIPE,
                 check=True,
                 cwd=str(tmp_path),
                 env=dict(os.environ, PYTHONHASHSEED=seed, TZ="Pacific/Chatham"),
             )
-            assert done.stdout.decode() == program_files.digest() + "\n"
+            assert done.stdout.decode() == program_modules.digest() + "\n"
 
     @pytest.mark.parametrize("changed", [{"_version": b"VERSION = '0.0.0'\n"}, {"_more": b""}])
     def test_another_module_makes_another_one(
         self, changed: t.Dict[str, bytes], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        before, sources = program_files.digest(), program_files.sources()
-        monkeypatch.setattr(program_files, "sources", lambda: {**sources, **changed})
-        assert program_files.digest.__wrapped__() != before
+        before, sources = program_modules.digest(), program_modules.sources()
+        monkeypatch.setattr(program_modules, "sources", lambda: {**sources, **changed})
+        assert program_modules.digest.__wrapped__() != before
 
     def test_every_package_is_a_directory_with_a_file(self) -> None:
-        found = program_files.module_files()
+        found = program_modules.module_files()
         folders = {os.path.dirname(path) for path in found}
         assert "ip_masq_agent" in folders and {os.path.join(folder, "__init__.py") for folder in folders} <= set(found)
-        assert found["ip_masq_agent/_version.py"] == program_files.sources()["_version"]
+        assert found["ip_masq_agent/_version.py"] == program_modules.sources()["_version"]

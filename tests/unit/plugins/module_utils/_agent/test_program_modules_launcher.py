@@ -12,7 +12,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, program_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, program_modules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import MARK, PACKAGED, Paths, choose_paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
@@ -29,7 +29,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     paths = private_paths(tmp_path_factory.mktemp("node"))
     module_directory.put(None, paths)
     os.makedirs(paths.bin_dir)
-    Path(paths.program).write_bytes(program_files.launcher(paths))
+    Path(paths.program).write_bytes(program_modules.launcher(paths))
     os.chmod(paths.program, 0o755)
     return paths
 
@@ -49,20 +49,19 @@ def copied(paths: Paths, folder: Path, old: str, new: str) -> Path:
 
 
 class TestLauncher:
-    """program_files.launcher"""
+    """program_modules.launcher"""
 
     def test_it_is_a_few_lines(self) -> None:
-        text = program_files.launcher(PLAIN).decode()
+        text = program_modules.launcher(PLAIN).decode()
         assert text.startswith("#!%s -ISB\n# %s: the agent, version %s.\n" % (sys.executable, MARK, VERSION))
-        assert len(text.splitlines()) < 36 and program_files.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
-            program_files.digest()
-        )
+        assert len(text.splitlines()) < 36
+        assert program_modules.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % program_modules.digest()
 
     def test_programs_of_one_release_have_a_line_in_common(self) -> None:
         other = choose_paths(bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics")
-        lines = [set(program_files.launcher(paths).decode().splitlines()) for paths in (PLAIN, other)]
-        assert program_files.release_line() in lines[0] & lines[1]
-        assert program_files.release(program_files.launcher(other)) == program_files.digest()
+        lines = [set(program_modules.launcher(paths).decode().splitlines()) for paths in (PLAIN, other)]
+        assert program_modules.release_line() in lines[0] & lines[1]
+        assert program_modules.release(program_modules.launcher(other)) == program_modules.digest()
 
     def test_it_runs_apart_from_environment_and_directory(self, made: Paths, tmp_path: Path) -> None:
         for trap in ("json.py", "ip_masq_agent.py", "sitecustomize.py"):
@@ -82,7 +81,7 @@ class TestLauncher:
         paths = private_paths(tmp_path)
         assert module_directory.put(run, paths) is None
         os.makedirs(paths.bin_dir)
-        Path(paths.program).write_bytes(program_files.launcher(paths))
+        Path(paths.program).write_bytes(program_modules.launcher(paths))
         os.chmod(paths.program, 0o755)
         compiled = list(Path(paths.lib_dir).rglob("*.pyc"))
         for path in compiled:
@@ -97,12 +96,12 @@ class TestLauncher:
             made,
             tmp_path,
             "entry(WHERE)",
-            "from ip_masq_agent._agent import paths, program_files\n"
-            "assert program_files.are_intact()\n"
-            "sys.stdout.write(program_files.launcher(paths.Paths(**WHERE)).decode())",
+            "from ip_masq_agent._agent import paths, program_modules\n"
+            "assert program_modules.are_intact()\n"
+            "sys.stdout.write(program_modules.launcher(paths.Paths(**WHERE)).decode())",
         )
         done = start(again)
-        assert done.stdout == program_files.launcher(made).decode(), done.stderr
+        assert done.stdout == program_modules.launcher(made).decode(), done.stderr
 
     def test_a_start_loads_nothing_that_few_runs_need(self, made: Paths, tmp_path: Path) -> None:
         """Each takes milliseconds of every start: OpenSSL three of seventy."""
@@ -114,7 +113,7 @@ class TestLauncher:
 
     def test_an_error_names_the_file_and_the_line_that_it_comes_from(self, made: Paths, tmp_path: Path) -> None:
         broken = copied(made, tmp_path, "entry(WHERE)", "entry(None)")
-        entry = os.path.join(program_files.modules_dir(made), "ip_masq_agent/_tasks/program.py")
+        entry = os.path.join(program_modules.modules_dir(made), "ip_masq_agent/_tasks/program.py")
         lines = Path(entry).read_text().splitlines()
         number = 1 + next(number for number, line in enumerate(lines) if "Paths(**paths)" in line)
         assert 'File "%s", line %d, in entry' % (entry, number) in start(broken, "status").stderr
@@ -124,28 +123,28 @@ class TestLauncher:
         paths = private_paths(tmp_path)
         module_directory.put(run, paths)
         os.makedirs(paths.bin_dir)
-        Path(paths.program).write_bytes(program_files.launcher(paths))
+        Path(paths.program).write_bytes(program_modules.launcher(paths))
         os.chmod(paths.program, 0o755)
-        version = Path(program_files.modules_dir(paths), "ip_masq_agent/_version.py")
+        version = Path(program_modules.modules_dir(paths), "ip_masq_agent/_version.py")
         version.write_text(version.read_text() + "# edited\n")
         done = start(paths.program, "task", input="{}")
         assert done.returncode == 1 and done.stdout == "" and "modules of this agent were changed" in done.stderr
 
 
 class TestPlaces:
-    """program_files.places"""
+    """program_modules.places"""
 
     def test_it_knows_the_places_that_it_was_made_for(self) -> None:
         paths = choose_paths(
             config_dir="/opt/etc", bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics"
         )
-        assert program_files.places(program_files.launcher(paths)) == paths
-        assert program_files.places(program_files.launcher(PACKAGED)) == PACKAGED
+        assert program_modules.places(program_modules.launcher(paths)) == paths
+        assert program_modules.places(program_modules.launcher(PACKAGED)) == PACKAGED
 
     def test_a_program_of_the_release_candidate_is_ours(self) -> None:
         """One file with all its modules, and without the directory of the units."""
         raw = "#!/p -I\n%s\nPACKAGE = 'x'\nWHERE = %r\nSOURCES = {'_version': 'WHERE = {}'}\n" % (MARKED, OLDEST)
-        assert program_files.places(raw.encode()) == Paths(**OLDEST)
+        assert program_modules.places(raw.encode()) == Paths(**OLDEST)
 
     @pytest.mark.parametrize(
         "raw",
@@ -164,4 +163,4 @@ class TestPlaces:
     )
     def test_another_program_is_not_taken_for_ours(self, raw: str) -> None:
         with pytest.raises(ValueError):
-            program_files.places(raw.encode())
+            program_modules.places(raw.encode())
