@@ -270,7 +270,7 @@ def test_the_kernel_is_asked_for_one_chain_only(ns: Namespace) -> None:
     program = (
         "import sys; sys.path.insert(0, %r)\n"
         "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import nfnetlink as n\n"
-        "body = n.netlink.family_head(2) + n.text(n._RULE_TABLE, 'nat') + n.text(n._RULE_CHAIN, %r)\n"
+        "body = n.netlink.family_head(2) + n.text(n.nf_tables.TABLE, 'nat') + n.text(n.nf_tables.RULE_CHAIN, %r)\n"
         "print(len(n._dump(n._GET_RULE, body, 'rules')), len(n.rules(2, 'nat', %r)))\n"
     ) % (str(location()).split("ansible_collections")[0], CHAIN, CHAIN)
     assert ns.run(sys.executable, "-c", program).split() == [str(len(RULES))] * 2
