@@ -211,14 +211,15 @@ class NodeModel:
                 continue
             rules_here = self.tables[here.table].chains[here.chain]
             first = next((rule.number for rule in rules_here if rule.chance), here.number + 1)
-            passed = [ref for ref in met if ref[:2] == here[:2] and first <= ref.number < here.number]
+            if first > here.number or any(ref[:2] == here[:2] and first <= ref.number < here.number for ref in met):
+                continue
             kinds = {
                 branch.action.kind
                 for rule in self.rules(here)
                 for branch in rule.branches
                 if branch.action.chain == behind.chain and not rule.unknown and not rule.history
             }
-            if first <= here.number and not passed and len(kinds) == 1 and "\0" not in here.chain + behind.chain:
+            if len(kinds) == 1 and "\0" not in here.chain + behind.chain:
                 returns = kinds == {JUMP}
                 return Steering(step.family, step.table, here.chain, first, behind.chain, returns, port)
         return None
