@@ -173,8 +173,8 @@ def parse_rule(line: str, family: Family) -> t.Optional[AnyRule]:
     """
     words, comment = _split_comment(tokenise(line)[2:])
     fields = _parts(" ".join(["", *words]).replace(" ".join(["", *NOT_LOCAL]), ""))
-    for guard in (*guards("ACCEPT", family), Guard(unseen_own=True)):
-        if not guard.dnat and {**fields, "comment": ""} == {**_of_guard(guard), "comment": ""}:
+    for guard, parts in _guards(family):
+        if fields == parts:
             return guard
     try:
         if fields.keys() == {"mark", "target"} and fields["target"] == "RETURN":
@@ -183,6 +183,13 @@ def parse_rule(line: str, family: Family) -> t.Optional[AnyRule]:
     except (ConfigError, ValueError, OverflowError):
         return None
     return None if fields else rule
+
+
+@functools.lru_cache(maxsize=None)
+def _guards(family: Family) -> t.Tuple[t.Tuple[Guard, t.Dict[str, t.Any]], ...]:
+    """Return the guards that have no mark of a policy, each with its parts; comments do not count."""
+    found = [one for one in (*guards("ACCEPT", family), Guard(unseen_own=True)) if not one.dnat]
+    return tuple((one, {name: part for name, part in _of_guard(one).items() if name != "comment"}) for one in found)
 
 
 def _parts(text: str) -> t.Dict[str, str]:
