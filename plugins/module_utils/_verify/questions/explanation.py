@@ -24,10 +24,8 @@ from ..ways.packet_policy import Policy
 from ..ways.ways import Ways
 from .asking import TIED, Asking
 from .judge import Addresses, Decided, decide
-from .limits import Limits
+from .limits import NO_LIMITS, Limits
 from .verification import missing
-
-_NO_LIMITS = Limits()
 
 #: How many connections of the node itself are tried.
 _OF_NODE = 16
@@ -68,7 +66,7 @@ def question(
 
 
 def explain(
-    twin: Twin, policy: Policy, questions: t.Sequence[Question], limits: Limits = _NO_LIMITS
+    twin: Twin, policy: Policy, questions: t.Sequence[Question], limits: Limits = NO_LIMITS
 ) -> t.List[Explained]:
     """Ask the copy of a node about single packets of one sender.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import typing as t
 
-from ..._system import command_defaults
 from ..ways.cpu_time import now
 
 #: Seconds beyond the limit that may be spent on an end: to interrupt what takes too long, to find which rule decided.
@@ -42,6 +41,9 @@ class Limits(t.NamedTuple):
         return self if seconds is None else self._replace(until=now() + seconds / 2)
 
 
-def begin(questions: int = command_defaults.MAX_QUESTIONS, seconds: float = command_defaults.MAX_SECONDS) -> Limits:
+NO_LIMITS = Limits()
+
+
+def begin(questions: int, seconds: float) -> Limits:
     """Return the limits of a verification that begins now; 0: no limit."""
     return Limits(questions, now() + seconds if seconds else None)

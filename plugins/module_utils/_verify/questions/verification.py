@@ -33,7 +33,7 @@ from .asking import AT_ONCE, TEXTS, TRIES, Asking, Progress, no_progress
 from .chosen_packets import ALL_PORTS
 from .judge import NOBODY, Blame, Verdict, decide, judge, passed
 from .leak_packets import Leak, LeakPackets
-from .limits import GRACE, Limits, begin
+from .limits import GRACE, NO_LIMITS, Limits
 
 #: A packet leaves with another address than the policy's: always; or sometimes, by chance.
 ERROR = "error"
@@ -99,18 +99,16 @@ def _uncollected() -> t.Iterator[None]:
 def verify(
     twin: Twin,
     policy: Policy,
-    limits: t.Optional[Limits] = None,
+    limits: Limits = NO_LIMITS,
     progress: Progress = no_progress,
     tables: t.Optional[Read] = None,
 ) -> Report:
     """Ask the copy of a node all that matters, as far as the limits allow.
 
-    :param limits: None: those of a verification that begins now.
     :param progress: called with how far it is.
     :param tables: of the copy, as far as they were read already.
     :raises NodeError: the copy does not answer.
     """
-    limits = limits or begin()
     untested = [_not_copied(unseen) for unseen in twin.unseen if unseen.code not in HARMLESS]
     runs = []
     for family in sorted(policy.entries):
