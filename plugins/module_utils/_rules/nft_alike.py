@@ -14,11 +14,11 @@ import struct
 import typing as t
 
 from .._system import netlink, nf_tables, nft_expressions
-from .._system.families import IPV4, IPV6, Family
+from .._system.families import Family
 from .._system.netlink import number
 from .._system.nf_tables import NftTable
 from .._system.nft_expressions import Named
-from . import nft_sets, xt_rules
+from . import nft_rules, nft_sets, xt_rules
 from .registers import place_of
 from .rules import GOTO, JUMP
 
@@ -26,8 +26,6 @@ from .rules import GOTO, JUMP
 #: or by xtables. CHAIN: where a rule leads. SHARE: how many of the packets xtables chooses.
 NOTHING, SOURCE, ADDRESS, XT_ADDRESS, CHAIN, SHARE = range(6)
 
-#: offset and length of the source in the header of IP
-_SOURCES = {IPV4: (12, 4), IPV6: (8, 16)}
 _COUNTER = b"counter\0"
 #: of an expression that counts, what is in front of its figures
 _COUNTER_HEAD = 16
@@ -411,7 +409,7 @@ class _Scan:
     def payload(self, _start: int, _element: bytes, data: Named) -> None:
         """Follow a load of part of a header: of the header of IP only the whole source."""
         base, offset, length = (number(data.get(key)) for key in ("base", "offset", "len"))
-        if base != 2 and (base, (offset, length)) != (1, _SOURCES[self.family]):
+        if base != 2 and (base, offset, length) != (1, *nft_rules.NETWORK[self.family][0][:2]):
             raise _NotAlikeError
         self.loaded = (data["dreg"], base == 1)
         self.asks = True

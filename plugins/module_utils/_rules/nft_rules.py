@@ -66,7 +66,7 @@ _ETHERTYPE = {IPV4: b"\x08\x00", IPV6: b"\x86\xdd"}
 
 _CHAIN_TYPES = ("filter", "nat", "route")
 #: offset in the header of IP, length, field
-_NETWORK = {
+NETWORK = {
     IPV4: ((12, 4, "source"), (16, 4, "destination"), (9, 1, "protocol")),
     IPV6: ((8, 16, "source"), (24, 16, "destination")),  # other headers may come before that of the protocol
 }
@@ -296,7 +296,7 @@ class _Reader:
 
     def _header(self, base: int, offset: int, length: int) -> t.List[Cell]:
         """Return part of a header."""
-        fields = _NETWORK[self.family] if base == 1 else _TRANSPORT if base == 2 else ()
+        fields = NETWORK[self.family] if base == 1 else _TRANSPORT if base == 2 else ()
         if length > SIZE:
             raise ValueError(length)
         cells = not_known(_BYTES, length)

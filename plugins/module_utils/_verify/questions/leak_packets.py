@@ -92,7 +92,8 @@ class LeakPackets:
                 break
             again = self._asking.twin.ask([questions[place] for place in places])
             for place, answer in zip(places, again):
-                answers[place] = answer if is_silent(answers[place]) else answers[place]
+                if is_silent(answers[place]):
+                    answers[place] = answer
         return answers
 
     def _leaks(self, answer: Answer) -> t.Optional[Verdict]:

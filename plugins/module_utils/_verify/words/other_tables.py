@@ -35,7 +35,6 @@ _INET = 1
 #: Chains, and entries of a table of iptables-legacy, beyond which rules are not read for a note.
 _MOST_CHAINS, _MOST_ENTRIES = 20, 2000
 
-
 _EFFECT = "which may masquerade exempt traffic (its rules were not evaluated)"
 _DROPS = "; its policy drops traffic that they do not translate or accept"
 
