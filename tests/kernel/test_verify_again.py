@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""When the last result of ``verify`` is used again, and when packets are sent anew."""
+"""When the last result of ``verify`` is used again, when packets are sent anew, and if the policy changes meanwhile."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import verify
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.inspection import request
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions.verification import no_progress
 from support.modules import apply
@@ -139,3 +141,23 @@ def test_incomplete_result_is_asked_anew(topology: Topology, tmp_path: Path) -> 
     agent.node.run("iptables-nft", "-t", "nat", "-I", *rule)
     assert agent.verify()["verified"] is None
     assert agent.asks_anew()
+
+
+@pytest.mark.parametrize(("changes", "verified"), ((0, False), (1, True), (inspection._READINGS, None)))
+def test_a_policy_that_is_applied_meanwhile_is_no_conflict(topology: Topology, changes: int, verified: object) -> None:
+    """Packets are sent again then; if it never ends, they are not tested."""
+    options = {"backend": "iptables_nft", "non_masquerade_cidrs": ["10.0.0.0/8"]}
+    apply(topology.node, **options)
+    applied, edited = (
+        inspection.ComparedPolicy(inspection.FROM_AGENT, build(one))
+        for one in (options, dict(options, non_masquerade_cidrs=["172.16.0.0/12"]))
+    )
+    # Of each verification the first two are those of its reading.
+    chosen = iter([edited, edited, applied] * changes)
+    rest = applied if changes else edited
+    found = inside(
+        topology.node,
+        lambda: inspection.inspect(Node(run), lambda: next(chosen, rest), request((), verify=True)),
+    )
+    assert (found["verified"], bool(found["conflicts"])) == (verified, not changes), found["summary"]
+    assert any(inspection._CHANGING in one["text"] for one in found["health"]) == (verified is None)

@@ -38,9 +38,10 @@ FROM_OPTIONS, FROM_AGENT, FROM_RULES, NOWHERE = "options", "agent", "active rule
 #: Seconds for the copy of a node, at most.
 _COPY_SECONDS = 60.0
 
-#: How often a policy, its rules and the node are read until none of them has changed meanwhile.
+#: How often a policy, its rules and the node are read until none of them has changed meanwhile; and how often packets
+#: are sent until policy and rules are still those that were read, if some do not match.
 _READINGS = 3
-_CHANGING = "the policy or its rules changed each time while they were read: verify again when no sync runs"
+_CHANGING = "the policy or its rules changed each time meanwhile: verify again when no sync runs"
 
 _SYNC = "ip-masq-agent sync, or run the module ip_masq"
 
@@ -159,9 +160,14 @@ def _read(node: Node, choose: t.Callable[[], ComparedPolicy], with_state: bool) 
         except NodeError as exc:
             return _Reading(policy, result, None, str(exc))
         quiet = result.backend != IPTABLES_LEGACY and generation == nfnetlink.generation()
-        if choose() == policy and (quiet or _rules_of(_planned(node, policy)) == _rules_of(result)):
+        if (quiet and choose() == policy) or _is_current(node, choose, policy, result):
             return _Reading(policy, result, state)
     return _Reading(policy, result, None, _CHANGING)
+
+
+def _is_current(node: Node, choose: t.Callable[[], ComparedPolicy], policy: ComparedPolicy, result: Result) -> bool:
+    """Return whether a policy and its rules are still those that were read."""
+    return choose() == policy and _rules_of(_planned(node, policy)) == _rules_of(result)
 
 
 def _planned(node: Node, policy: ComparedPolicy) -> Result:
@@ -188,7 +194,25 @@ def inspect(
     :param storage: with it, the result of a verification has a ``fingerprint``; an earlier one has ``tested_at``.
     :raises NodeError: the node cannot be read.
     """
-    reading = _read(node, choose, bool(wanted.destinations or wanted.verify))
+    with_state = bool(wanted.destinations or wanted.verify)
+    for _attempt in range(_READINGS):
+        found, policy, result = _inspect(node, lambda: _read(node, choose, with_state), wanted, progress, storage)
+        disagrees = found["conflicts"] or any(one["agrees"] is False for one in found["explanations"])
+        if not disagrees or _is_current(node, choose, policy, result):
+            return found
+    changing = _Reading(policy, result, None, _CHANGING)
+    return _inspect(node, lambda: changing, wanted, progress, storage)[0]
+
+
+def _inspect(
+    node: Node,
+    read: t.Callable[[], _Reading],
+    wanted: Request,
+    progress: asking.Progress,
+    storage: t.Optional[Storage],
+) -> t.Tuple[Data, ComparedPolicy, Result]:
+    """Return what is known by one reading, and its policy and rules."""
+    reading = read()
     policy, result = reading.policy, reading.result
     rulesets = _rulesets(node, policy, result)
     if policy.origin == FROM_RULES and not rulesets:
@@ -224,7 +248,7 @@ def inspect(
     if wanted.verify:
         told = {} if policy.origin == NOWHERE else rulesets
         found["verified"], found["summary"] = verdict.verdict(told, findings, found)
-    return found
+    return found, policy, result
 
 
 def _rulesets(node: Node, policy: ComparedPolicy, result: Result) -> t.Dict[str, Ruleset]:
