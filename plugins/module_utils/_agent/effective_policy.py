@@ -12,7 +12,8 @@ import typing as t
 from .._engine.auto_ports import with_auto_ports
 from .._engine.fixed_addresses import require_addresses
 from .._errors import ConfigError, NodeError
-from .._policy.config_file import Source, load, merge, name_culprit, read_directory
+from .._policy.config_file import Source, load
+from .._policy.drop_ins import merge, name_culprit, read_directory
 from .._policy.policy import Config, build, file_key
 from .._policy.values import naming, show
 from .._system.families import has_ipv6

@@ -16,7 +16,7 @@ import typing as t
 from .._engine import saved_rules
 from .._engine.reconcile import Result, reconcile
 from .._errors import ConfigError, NodeError
-from .._policy.config_file import config_paths
+from .._policy.drop_ins import config_paths
 from .._policy.policy import DEFAULTS, build
 from .._system import files, other_agents_running, packages, systemd
 from .._system.backend_names import VARIANTS

@@ -18,12 +18,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.install im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, ActionKind, Plan, View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import (
-    config_text,
-    merge,
-    parse,
-    read_directory,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import config_text, parse
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.drop_ins import merge, read_directory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, RESERVED_CIDRS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.agent_result import as_return
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import config_file, yaml_text
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import config_file, drop_ins, yaml_text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build, file_key
 
 RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
@@ -451,8 +451,8 @@ def test_a_file_that_may_not_be_read_is_reported(tmp_path: Path, monkeypatch: py
 
 def load_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[config_file.Document, t.Tuple[str, ...]]:
     """What the files of a directory say, and their paths."""
-    sources = config_file.read_directory(directory, main)
-    return config_file.merge(sources), tuple(source.path for source in sources)
+    sources = drop_ins.read_directory(directory, main)
+    return drop_ins.merge(sources), tuple(source.path for source in sources)
 
 
 def drop_in(folder: Path, **files: str) -> Path:

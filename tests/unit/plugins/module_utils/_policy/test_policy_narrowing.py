@@ -10,7 +10,8 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Source, merge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Source
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.drop_ins import merge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
     RFC1918_CIDRS,
     build,

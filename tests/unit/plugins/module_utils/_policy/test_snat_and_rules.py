@@ -11,7 +11,8 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Source, merge, parse
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Source, parse
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.drop_ins import merge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build, file_key
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.snat_and_rules import (
     addresses,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import (
-    Document,
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Document
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.drop_ins import (
     config_paths,
     merge,
     read_directory,
