@@ -11,7 +11,7 @@ import typing as t
 from ..module_utils._engine.effect_words import MOVED, change, connections
 from ._fleet_policies import groups_of, members_of
 from ._names import grouped, number_of_nodes, one_line, some_of, thousands
-from ._role_variables import PREFIX, read_limits
+from ._role_variables import PREFIX
 
 #: Where the role keeps what the module returned.
 APPLIED = PREFIX + "_applied"
@@ -27,8 +27,8 @@ def summary(answers: t.Mapping[str, t.Any], groups: t.Mapping[str, t.Sequence[st
     :param answers: host -> what the module ip_masq_agent returned of it, if it did.
     :param groups: host -> the groups of the inventory that it is in.
     """
-    same = grouped((_key(answer), host) for host, answer in answers.items())
-    unknown, none = same.pop(None, []), same.pop(_NOTHING, [])
+    same = grouped((key_of(answer), host) for host, answer in answers.items())
+    unknown, none = same.pop(None, []), same.pop(NOTHING, [])
     members = members_of(groups, answers)
     lines = [
         "%s: %s" % (_named(hosts, members), _effects([answers[host] for host in hosts]))
@@ -41,41 +41,7 @@ def summary(answers: t.Mapping[str, t.Any], groups: t.Mapping[str, t.Sequence[st
     return lines
 
 
-def to_confirm(answers: t.Mapping[str, t.Any], limit: t.Any) -> t.List[str]:
-    """Return what is beyond a limit of effects; nothing if they are within it.
-
-    What is not known of a host counts as beyond, unless the host is unreachable: nothing is applied there.
-
-    :param limit: a share of hosts with effects, a number of open connections, or a list of them.
-    :raises ConfigError: it is another value.
-    """
-    keys = {host: _key(answer) for host, answer in answers.items() if not _is_unreachable(answer)}
-    concerned = [host for host, key in keys.items() if key != _NOTHING]
-    counts = [
-        effect["open_connections"]
-        for host in concerned
-        for effect in (answers[host]["rules"]["effects"] if keys[host] else [])
-    ]
-    # A host returns the largest effects only.
-    all_known = None not in counts and all(key and not key.omitted for key in keys.values())
-    connections_now = sum(count for count in counts if count is not None)
-    found = []
-    for one, share, number in read_limits(limit):
-        if share is not None and len(concerned) * 100 > share * len(answers):
-            found.append(
-                "%s of %s have effects, more than %s" % (number_of_nodes(len(concerned)), thousands(len(answers)), one)
-            )
-        if number is not None and (connections_now > number or not all_known):
-            told = connections(connections_now if all_known else None)
-            found.append("%s, the limit is %s" % (told, thousands(number)))
-    return found
-
-
-def _is_unreachable(answer: t.Any) -> bool:
-    return isinstance(answer, t.Mapping) and bool(answer.get("unreachable"))
-
-
-class _Key(t.NamedTuple):
+class Key(t.NamedTuple):
     """What hosts with the same effects have in common."""
 
     effects: str = "[]"
@@ -87,10 +53,10 @@ class _Key(t.NamedTuple):
 
 
 #: That of hosts without effects.
-_NOTHING = _Key()
+NOTHING = Key()
 
 
-def _key(answer: t.Any) -> t.Optional[_Key]:
+def key_of(answer: t.Any) -> t.Optional[Key]:
     """Return what hosts with the same effects have in common; None if a host did not report them."""
     if not isinstance(answer, t.Mapping):
         return None
@@ -103,13 +69,13 @@ def _key(answer: t.Any) -> t.Optional[_Key]:
     own = ("open_connections", "pods")
     effects = [{key: value for key, value in one.items() if key not in own} for one in rules["effects"]]
     text = json.dumps(effects, sort_keys=True)
-    return _Key(text, rules["effects_omitted"], MOVED in rules["effects_summary"], undone, failed)
+    return Key(text, rules["effects_omitted"], MOVED in rules["effects_summary"], undone, failed)
 
 
 def _effects(answers: t.Sequence[Returned]) -> str:
     """Return the effects that hosts have in common, each with the connections of all of them."""
     same = [answer["rules"] for answer in answers]
-    key = t.cast(_Key, _key(answers[0]))
+    key = t.cast(Key, key_of(answers[0]))
     parts = []
     for place, effect in enumerate(same[0]["effects"][:_SHOWN]):
         counts = [rules["effects"][place]["open_connections"] for rules in same]
