@@ -35,14 +35,6 @@ _HEADER = struct.Struct("=BxHiII")
 
 BRIDGE = "bridge"
 CABLE = "veth"
-#: Kinds of links that a cable can replace: none decides about routes or addresses by itself, and a tunnel sends what
-#: netfilter has seen as it is. Empty: hardware. Any other kind is named.
-LIKE_A_CABLE = frozenset(
-    (
-        "", "veth", "bridge", "bond", "team", "vlan", "dummy", "ifb", "macvlan", "macvtap", "tun", "vxlan", "geneve",
-        "gre", "gretap", "ip6gre", "ip6gretap", "ipip", "sit", "ip6tnl", "wireguard", "ipoib", "openvswitch", "hsr",
-    )
-)  # fmt: skip
 
 
 class Link(t.NamedTuple):

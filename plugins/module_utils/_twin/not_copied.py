@@ -18,7 +18,6 @@ from .._errors import NodeError
 from .._system import netlink, nf_tables
 from .._system.kernel_modules import loaded
 from .._system.netlink import Netlink
-from . import links
 from .links import Link
 from .values import Unseen
 
@@ -43,6 +42,15 @@ _MODULE = "/sys/module/%s"
 #: the tables of ebtables-legacy, which are modules; ebtables-nft has tables of nf_tables
 _EBTABLES = ("ebtable_broute", "ebtable_filter", "ebtable_nat")
 
+#: Kinds of links that a cable can replace: none decides about routes or addresses by itself, and a tunnel sends what
+#: netfilter has seen as it is. Empty: hardware. Any other kind is named.
+_LIKE_A_CABLE = frozenset(
+    (
+        "", "veth", "bridge", "bond", "team", "vlan", "dummy", "ifb", "macvlan", "macvtap", "tun", "vxlan", "geneve",
+        "gre", "gretap", "ip6gre", "ip6gretap", "ipip", "sit", "ip6tnl", "wireguard", "ipoib", "openvswitch", "hsr",
+    )
+)  # fmt: skip
+
 
 def read(found: t.Sequence[Link], tables: t.Sequence[nf_tables.NftTable]) -> t.List[Unseen]:
     """Read all of it in the network namespace of this process.
@@ -56,7 +64,7 @@ def read(found: t.Sequence[Link], tables: t.Sequence[nf_tables.NftTable]) -> t.L
     unseen += [
         Unseen("link", "link %s: the copy has a plain link in place of one of kind %s" % (link.name, link.kind))
         for link in found
-        if link.kind not in links.LIKE_A_CABLE
+        if link.kind not in _LIKE_A_CABLE
     ]
     for more in (_filters(found), _tcx(found), _cgroup(), _ipsec()):
         try:
