@@ -10,7 +10,7 @@ import traceback
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backends import BACKENDS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend_choice import BACKENDS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import state_files, sync
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
-    backends,
+    backend_choice,
     iptables_nft,
     listed_chains,
     reconcile,
@@ -113,7 +113,7 @@ class Machine:
 
     def choose(self, requested: str, used_before: t.Optional[str] = None) -> str:
         """Return the name of the backend that the collection chooses here."""
-        return backends.choose(self.node(), requested, used_before=used_before).name
+        return backend_choice.choose(self.node(), requested, used_before=used_before).name
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
         """Answer in place of the collection's runner."""

@@ -15,7 +15,7 @@ import time
 import typing as t
 
 from .._engine.backend import Counted
-from .._engine.backends import PROGRAMS
+from .._engine.backend_choice import PROGRAMS
 from .._errors import NodeError
 from .._system import files
 from .._system.process import SYSTEM_PATH, Outcome, Runner

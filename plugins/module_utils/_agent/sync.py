@@ -15,7 +15,7 @@ import time
 import typing as t
 
 from .._engine.backend import Counted, total
-from .._engine.backends import installed_programs
+from .._engine.backend_choice import installed_programs
 from .._engine.policy_rules import from_config
 from .._engine.reconcile import Result, reconcile
 from .._engine.ruleset import IGNORE

@@ -317,7 +317,7 @@ class Managed(t.NamedTuple):
 
 
 class BackendType(t.Protocol):
-    """One type of backend. It keeps no state: what it knows of a node, it asks the node. Listed in ``backends``.
+    """One type of backend. It keeps no state: what it knows of a node, it asks the node. Listed in ``backend_choice``.
 
     What most types have in common stands here.
     """

@@ -18,7 +18,7 @@ from .._errors import NodeError
 from .._policy.policy import Config
 from .._system.families import FAMILIES, IPV4, IPV6, Family, has_ipv6
 from .._system.node import Node
-from . import backends
+from . import backend_choice
 from .auto_ports import or_any_ports, with_auto_ports
 from .backend import (
     ADDING,
@@ -155,7 +155,7 @@ def reconcile(
     changes its backend is never without masquerading.
 
     :param check: plan only; nothing is written, no lock is taken.
-    :param used_before: as for ``backends.choose``.
+    :param used_before: as for ``backend_choice.choose``.
     :param former: other names that the managed chain may have on this node; such chains are removed.
     :param lock_path: as for ``run_lock.lock``.
     :param new: whether the policy is refused if the node lacks one of its fixed addresses, or has too few ports for
@@ -175,9 +175,10 @@ def reconcile(
         config, missing = without_missing(config)
         config, errors = or_any_ports(config)
     with contextlib.nullcontext("") if check else lock(node.lock_timeout, lock_path) as lock_problem:
-        special = (config.exemption, config.jump_position) if present else ("return", "keep")
-        chosen = backends.choose(node, config.backend, special[0], used_before, special[1])
-        moved = backends.move(node, config.backend, special[0], used_before, special[1], chosen) if present else ""
+        exemption, position = (config.exemption, config.jump_position) if present else ("return", "keep")
+        asked = (node, config.backend, exemption, used_before, position)
+        chosen = backend_choice.choose(*asked)
+        moved = backend_choice.move(*asked, chosen) if present else ""
         run = _Run(node, config, chosen, check, errors)
         if present:
             run.establish(config.families)
@@ -243,8 +244,8 @@ class _Run:
         :param adopt: whether chains of earlier agents are removed too: without a replacement they stay.
         """
         managed = Managed(self._config.masq_chain, adopt=adopt, former=former)
-        node = self._node.within(backends.PATIENCE) if self._families else self._node
-        for kind in backends.BACKENDS:
+        node = self._node.within(backend_choice.PATIENCE) if self._families else self._node
+        for kind in backend_choice.BACKENDS:
             for family in FAMILIES:
                 established = family in self._families and kind is self._chosen
                 if established or family in self._failed or (family == IPV6 and not has_ipv6()):
@@ -346,7 +347,7 @@ class _Run:
 
 def _as_met(ruleset: t.Optional[Ruleset], backend: str) -> t.Optional[Ruleset]:
     """Return a ruleset with the exemption that it has in a backend."""
-    like_return = next((kind.like_return for kind in backends.BACKENDS if kind.name == backend), ())
+    like_return = next((kind.like_return for kind in backend_choice.BACKENDS if kind.name == backend), ())
     if ruleset is not None and ruleset.verdict in like_return:
         return ruleset._replace(verdict="RETURN", guards=tuple(one for one in ruleset.guards if one.is_option))
     return ruleset

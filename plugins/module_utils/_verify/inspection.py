@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from .._engine import backends
+from .._engine import backend_choice
 from .._engine.fixed_addresses import without_missing
 from .._engine.reconcile import Result, reconcile, wanted_rules
 from .._engine.ruleset import COUNT, DROP, IGNORE, Ruleset, exempt_in_the_end
@@ -258,7 +258,7 @@ def _rulesets(node: Node, policy: ComparedPolicy, result: Result) -> t.Dict[str,
         return {family: ruleset for family, ruleset in found.items() if ruleset is not None}
     config, _missing = without_missing(policy.config)
     families = FAMILIES if config.enable_ipv6 else (IPV4,)
-    kind = next(kind for kind in backends.BACKENDS if kind.name == result.backend)
+    kind = next(kind for kind in backend_choice.BACKENDS if kind.name == result.backend)
     return {family: wanted_rules(config, family, kind, node) for family in families}
 
 

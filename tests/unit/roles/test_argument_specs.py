@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backend_choice
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError, ProgramMissingError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import parse
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
@@ -184,10 +184,10 @@ def test_the_package_is_the_one_that_the_module_names(
     monkeypatch.setattr(process, "search_path", lambda: "")
     asked = config(backend=backend, exemption=exemption)
     if backend in ("auto", "nftables"):  # nftables needs no program
-        assert backends.choose(Node(run), backend, exemption).name == "nftables"
+        assert backend_choice.choose(Node(run), backend, exemption).name == "nftables"
         return
     with pytest.raises(NodeError) as refused:
-        backends.choose(Node(run), backend, exemption)
+        backend_choice.choose(Node(run), backend, exemption)
     if isinstance(refused.value, ProgramMissingError):
         assert templated(VARS["ip_masq_agent__packages"], ip_masq_agent__config=asked) == [refused.value.package]
     else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backend_choice
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import (
     Action,
     ActionKind,
@@ -35,7 +35,7 @@ from support import engine
 from support.backend_contract import CONTRACT, Place
 from support.machine import LEGACY, NFT, Machine
 
-REGISTERED = {kind.name: kind for kind in backends.BACKENDS}
+REGISTERED = {kind.name: kind for kind in backend_choice.BACKENDS}
 
 
 class Memory:
@@ -144,7 +144,7 @@ class MemoryType:
 def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryType:
     """A third kind of backend, registered in the one place there is."""
     kind = MemoryType()
-    monkeypatch.setattr(backends, "BACKENDS", (*backends.BACKENDS, t.cast(BackendType, kind)))
+    monkeypatch.setattr(backend_choice, "BACKENDS", (*backend_choice.BACKENDS, t.cast(BackendType, kind)))
     return kind
 
 
@@ -177,7 +177,7 @@ def test_a_third_one_is_chosen_and_used(machine: Machine, memory: MemoryType) ->
 
 
 def test_a_third_one_that_lacks_what_is_asked_for_is_not_chosen(machine: Machine, memory: MemoryType) -> None:
-    assert backends.choose(machine.node(), "auto", "enforce").name == "nftables"
+    assert backend_choice.choose(machine.node(), "auto", "enforce").name == "nftables"
 
 
 def test_the_policy_has_the_registered_backends_as_choices() -> None:

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_backend, nftables_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import ActionKind
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backends import choose
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend_choice import choose
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_backend import Nftables, TableState
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_ruleset import from_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config

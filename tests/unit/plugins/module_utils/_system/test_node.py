@@ -9,7 +9,7 @@ import os
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backend_choice
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.iptables_tool import find_tool
@@ -128,12 +128,12 @@ def test_looking_writes_nothing_and_makes_no_table(machine: Machine) -> None:
 
 def test_places_beside_a_chain_need_iptables(machine: Machine) -> None:
     for requested, position in (("auto", "before:X"), (NFT, "after:X"), ("auto", "first")):
-        assert backends.choose(machine.node(), requested, position=position).name == NFT
+        assert backend_choice.choose(machine.node(), requested, position=position).name == NFT
     machine.remove("-nft", "-legacy")
     (machine.bin / "nft").touch(mode=0o755)
-    assert backends.choose(machine.node(), "auto", position="last").name == "nftables"
+    assert backend_choice.choose(machine.node(), "auto", position="last").name == "nftables"
     with pytest.raises(NodeError) as refused:
-        backends.choose(machine.node(), "auto", position="before:X")
+        backend_choice.choose(machine.node(), "auto", position="before:X")
     assert str(refused.value).startswith(
         "no backend is available on this node for jump_position before:X: install the package iptables (searched "
     )
