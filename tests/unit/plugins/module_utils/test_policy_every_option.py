@@ -11,14 +11,19 @@ import warnings
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_ruleset
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends, nftables_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects import Effects, unseen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_rule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.masquerade_ports import chosen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
+    BACKENDS,
+    EXEMPTIONS,
+    POLICY_OPTIONS,
+    build,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.packet_policy import policy_of
 from support import random_policies
@@ -78,6 +83,11 @@ _LATER_RULES = {"exemption", "skip_marks"}
 
 def test_every_option_is_known_here() -> None:
     assert set(PACKETS) | set(OTHERS) == {option.name for option in POLICY_OPTIONS}
+
+
+def test_the_policy_has_the_registered_backends_as_choices() -> None:
+    assert BACKENDS == ("auto", *(kind.name for kind in backends.BACKENDS))
+    assert {exemption for kind in backends.BACKENDS for exemption in kind.exemptions} == set(EXEMPTIONS)
 
 
 @pytest.mark.parametrize("name", OTHERS)
