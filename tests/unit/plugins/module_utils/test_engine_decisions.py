@@ -1,10 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Exceptions inside ranges, sources and interfaces: what each packet meets, in the values and in every backend's text.
-
-Policies without these options give the rules that they gave before there were any; the code of that time is kept here.
-"""
+"""Exceptions inside ranges, sources and interfaces: what each packet meets, in values and in every backend's text."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     LEAK,
-    MASQUERADE,
     OwnRule,
     Ruleset,
     exempt_in_the_end,
@@ -402,91 +398,3 @@ def test_many_ranges_have_an_outline() -> None:
     scattered = ["%d.%d.0.0/16" % (number, other) for number in range(1, 126, 2) for other in range(0, 32, 2)]
     assert len(scattered) > 1000 and outline(*scattered) == [], "it would have many elements itself"
     assert outline(*many_long_ranges(), family=IPV6) == ["fd00::/16", "fe80::/10"]
-
-
-def _without_covered(networks: t.Sequence[t.Any]) -> t.List[t.Any]:
-    """As it was before there were exceptions inside ranges."""
-    kept = {one for one in networks if not any(one != other and one.subnet_of(other) for other in networks)}
-    return [one for one in dict.fromkeys(networks) if one in kept]
-
-
-@given(engine.configs, engine.families)
-def test_policies_without_these_options_have_the_rules_that_they_had(config: Config, family: str) -> None:
-    version = 4 if family == IPV4 else 6
-    listed = [network for network in config.non_masquerade_cidrs if network.version == version]
-    if not (config.masq_link_local if version == 4 else config.masq_link_local_ipv6):
-        listed.insert(0, ipaddress.ip_network("169.254.0.0/16" if version == 4 else "fe80::/10"))
-    exempt = _without_covered(listed)
-    ruleset = from_config(config, family)
-    guards = ruleset.guards
-    accepts = config.exemption == "accept"
-    assert len(guards) == (0 if not accepts else 3 if exempt else 2)
-    target = "ACCEPT" if accepts else "RETURN"
-    comment = '-m comment --comment "ip-masq-agent: exempt, keeps its source address"'
-    left = "-m conntrack --ctstate DNAT "
-    left += '-m comment --comment "ip-masq-agent: left to the program that changed the destination"'
-    expected = [iptables_syntax.render_rule("C", guard) for guard in guards if not guard.dnat]
-    for one in exempt:
-        destination = "-d %s " % one if one.prefixlen else ""
-        expected += ["-A C %s%s -j RETURN" % (destination, left)] if accepts else []
-        expected.append("-A C %s%s -j %s" % (destination, comment, target))
-    expected += [iptables_syntax.render_rule("C", OwnRule(MASQUERADE, way=way)) for way in ruleset.masquerade]
-    assert [iptables_syntax.render_rule("C", rule) for rule in ruleset.rules] == expected
-    assert text_of(nftables_ruleset.from_ruleset(ruleset, family)) == nft_text(config, exempt, family)
-    enforced = from_config(config._replace(exemption="enforce"), family)
-    text = text_of(nftables_ruleset.from_ruleset(enforced, family))
-    assert text == nft_text(config._replace(exemption="enforce"), exempt, family)
-
-
-def nft_text(config: Config, exempt: t.Sequence[t.Any], family: str) -> str:
-    """A table as it was written before there were exceptions inside ranges."""
-    nft = {"ipv4": "ip", "ipv6": "ip6"}[family]
-    lines = [
-        "table %s ip_masq_agent {" % nft,
-        "set exempt_ranges {",
-        "type %s_addr" % family,
-        "flags interval",
-        "auto-merge",
-    ]
-    merged: t.List[t.List[int]] = []
-    for network in sorted(exempt, key=lambda network: int(network.network_address)):
-        first, last = int(network.network_address), int(network.broadcast_address)
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1][1] = max(merged[-1][1], last)
-        else:
-            merged.append([first, last])
-    elements = []
-    for first, last in merged:
-        ends = [type(exempt[0].network_address)(number) for number in (first, last)]
-        networks = list(ipaddress.summarize_address_range(*ends))
-        text = str(networks[0]) if len(networks) == 1 else "%s-%s" % tuple(ends)
-        elements.append(str(ends[0]) if first == last else text)
-    lines += ["elements = { %s }" % ", ".join(elements)] if elements else []
-    local = 'fib daddr type local counter return comment "ip-masq-agent: for the node itself"'
-    lines += ["}", "chain postrouting {", "type nat hook postrouting priority srcnat; policy accept;", local]
-    verdict = "accept" if config.exemption == "accept" else "return"
-    kept = 'comment "ip-masq-agent: exempt, keeps its source address"'
-    lines.append("%s daddr @exempt_ranges counter %s %s" % (nft, verdict, kept))
-    fully = " fully-random" if config.random_fully else ""
-    how = 'comment "ip-masq-agent: leaves with the address of the node"'
-    for protocol in ("tcp", "udp", "sctp"):
-        left = sum(ports.size for ports in config.to_ports)
-        for position, ports in enumerate(config.to_ports, 1):
-            share = "numgen random mod 2147483648 < %d " % int(2**31 * (ports.size / left) + 0.5)
-            share = "" if position == len(config.to_ports) else share
-            left -= ports.size
-            lines.append("meta l4proto %s %scounter masquerade to :%s%s %s" % (protocol, share, ports, fully, how))
-    lines += ["counter masquerade%s %s" % (fully, how), "}"]
-    if config.exemption == "enforce":
-        lines += ["chain enforce {", "type nat hook postrouting priority 50; policy accept;"]
-        if exempt:
-            lines += [
-                "ct status dnat counter return "
-                'comment "ip-masq-agent: left to the program that changed the destination"',
-                "meta mark & 0x00006000 != 0x00000000 counter return "
-                'comment "ip-masq-agent: Services and host ports leave as the node"',
-                "%s saddr %s counter return " % (nft, {"ip": "127.0.0.0/8", "ip6": "::1"}[nft])
-                + 'comment "ip-masq-agent: no answer comes back to this source"',
-            ]
-        lines += [local, "%s daddr @exempt_ranges counter snat to %s saddr %s" % (nft, nft, kept), "}"]
-    return "\n".join([*lines, "}", ""])
