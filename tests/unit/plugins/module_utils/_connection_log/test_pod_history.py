@@ -30,34 +30,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "pods.json"
 
 
-def test_name_from_the_attachment_to_the_last_look(path: Path) -> None:
-    _update(path, 100, a2=Pod("default/web", 90))
-    assert [_name(path, moment) for moment in (90, 90.1, 100, 100.1)] == [None, "default/web", "default/web", None]
-    _update(path, 160, a2=Pod("default/web", 90))
-    assert _name(path, 160) == "default/web"
-    assert _name(path, 160, "10.244.1.3") is None
-
-
-def test_address_that_another_pod_got(path: Path) -> None:
-    _update(path, 100, a2=Pod("default/web", 90))
-    _update(path, 160, a2=Pod("default/other", 150))
-    names = [_name(path, moment) for moment in (95, 100, 101, 150, 151, 160, 161)]
-    assert names == ["default/web", "default/web", None, None, "default/other", "default/other", None]
-
-
-def test_pod_that_was_not_seen_between(path: Path) -> None:
-    """Two pods may have claimed the address meanwhile."""
-    for now, pods in ((100, True), (160, False), (220, True), (280, True)):
-        _update(path, now, **{"a2": Pod("default/web", 90)} if pods else {})
-    assert [_name(path, moment) for moment in (95, 130, 200, 220, 250)] == [
-        "default/web",
-        None,
-        None,
-        None,
-        "default/web",
-    ]
-
-
 def test_nothing_is_written_while_the_pods_stay(path: Path) -> None:
     _update(path, 100, a2=Pod("default/web", 90))
     before = path.stat().st_ino

@@ -165,17 +165,6 @@ def test_connection_during_which_the_clock_was_set_back(
     assert {at: bool(search(tmp_path, at).connections) for at in known} == known
 
 
-def test_clock_that_was_set_back_hides_nothing(tmp_path: Path) -> None:
-    """A file is rotated after the clock was ahead and is right again; and another has the same time."""
-    write(tmp_path, line(100, 200), line(1000, 1100), line(300, 500), name="connections-000000000500.log.gz")
-    write(tmp_path, line(2000, 2100), line(350, 450), name="connections-000000000450.log")
-    write(tmp_path, line(1200, 1250), line(520, 600))
-    ended = {at: [one.ended for one in search(tmp_path, at).connections] for at in (150, 400, 1050, 1220, 2050)}
-    assert ended == {150: [200], 400: [450, 500], 1050: [1100], 1220: [1250], 2050: [2100]}
-    found = search(tmp_path, 1050)
-    assert found.first == 200 and found.last == 2100
-
-
 def test_moment_that_the_clock_has_shown_twice(tmp_path: Path) -> None:
     """Both connections of that moment are told, though one is in a file that has an earlier time."""
     write(tmp_path, line(700, 710), line(2000, 2100), line(800, 850), name="connections-000000000900.log")
