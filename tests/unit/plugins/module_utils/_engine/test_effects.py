@@ -14,7 +14,6 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import effect_words, open_connections
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects import (
-    LIMIT,
     LINES,
     Compared,
     Effect,
@@ -38,7 +37,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import engine
 from support.machine import Machine
-from support.many_ranges import many_ranges
 from support.packet_model import Packet, is_skipped, marks, model, packets, ports
 
 NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132}
@@ -278,20 +276,6 @@ def test_effects_in_the_words_of_the_policy(
     assert effects(before, after) == found
 
 
-def test_marks_of_packets_that_are_left_to_other_programs() -> None:
-    before = {"non_masquerade_cidrs": ["0.0.0.0/0"], "masquerade_cidrs": ["203.0.113.0/24"]}
-    (found,) = effects(before, {**before, "skip_marks": ["0x200/0xf00"]})
-    assert found == {
-        "destinations": ["203.0.113.0/24"], "packets": "with mark 0x200/0xf00", "before": "node", "after": "not managed"
-    }  # fmt: skip
-    # Packets with a mark that both leave alone get no other treatment.
-    (found,) = effects({"skip_marks": ["7"]}, {"skip_marks": ["7"], "masquerade_cidrs": ["10.5.0.0/16"]})
-    assert "packets" not in found
-    # Packets without a mark are left alone here.
-    (found,) = effects({"skip_marks": ["0"]}, {"skip_marks": ["0"], "masquerade_cidrs": ["10.5.0.0/16"]})
-    assert found["packets"] == "with other marks"
-
-
 MARKS = {
     "a wider mask": (["0x200/0xff00"], ["0x200/0xf00"], ["with mark 0x200/0xf00 except 0x200/0xff00"]),
     "a redundant mark": (["0x200/0xf00"], ["0x200/0xf00", "0x200/0xff00", "0x1234"], []),
@@ -309,13 +293,6 @@ def test_marks_are_sets_of_bits(case: str) -> None:
     before, after, found = MARKS[case]
     told = effects({"skip_marks": before}, {"skip_marks": after})
     assert sorted(one["packets"] for one in told) == found
-
-
-def test_marks_of_services_are_skipped_in_any_case() -> None:
-    options = {"exemption": "enforce", "source_cidrs": ["10.244.0.0/16"]}
-    assert effects(options, {**options, "skip_marks": ["0x4000/0x4000"]}) == []
-    (found,) = effects(options, {**options, "skip_marks": ["0x40/0x40"]})[:1]
-    assert found["packets"] == "with mark 0x40/0x40 except 0x2000/0x2000, 0x4000/0x4000"
 
 
 def test_packets_that_nat_does_not_see() -> None:
@@ -383,16 +360,6 @@ def test_rules_that_cannot_be_read_are_not_known() -> None:
     after = from_config(build({"non_masquerade_cidrs": ["10.0.0.0/8"], "masq_link_local": True}), IPV4)
     found = Effects(Comparison(IPV4, [None], [after])).effects
     assert [(one.before, one.after) for one in found] == [("unknown", "node"), ("unknown", "pod")]
-
-
-def test_thousands_of_ranges_are_the_largest_and_a_count() -> None:
-    ranges = many_ranges(1000)
-    after = {"masquerade_cidrs": [*ranges, "172.16.0.0/20"], "cidr_limit": 2000}
-    (found,) = effects({}, after)
-    assert len(found["destinations"]) == LIMIT and found["destinations"][0] == "172.16.0.0/20"
-    assert found["destinations_omitted"] == 1001 - LIMIT
-    (effect,) = compared(build({}), build(after), IPV4)
-    assert line(effect).startswith("172.16.0.0/20, ") and " and 996 more: pod -> node" in line(effect)
 
 
 def _effect(number: int, **more: t.Any) -> Effect:
@@ -513,13 +480,6 @@ def test_fewer_ports_warn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert kernel.removed == [] and [done.removed for done in result.flushed] == [0]
     (note,) = result.effect_notes
     assert "one of 2 source ports in place of 64,512: at most 2 at a time" in note
-
-
-def test_nothing_is_compared_that_was_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = _machine(tmp_path, monkeypatch)
-    monkeypatch.setattr(open_connections.conntrack, "read", None)
-    assert reconcile(machine.node(), build({})).compared == ()
-    assert reconcile(machine.node(), build({}), effects=True).compared == ()
 
 
 def test_connections_that_cannot_be_counted_are_not_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

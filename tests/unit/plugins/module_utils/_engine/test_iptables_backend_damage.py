@@ -26,17 +26,6 @@ def listing(chains: Chains) -> t.Tuple[str, ...]:
     return tuple(shown + ["-A POSTROUTING " + rule for rule in chains["POSTROUTING"]])
 
 
-@given(random_policies.policies, engine.families, variants)
-def test_any_policy_applied_twice_changes_once(policy: random_policies.Policy, family: str, variant: str) -> None:
-    nat = Nat(variant)
-    wanted = engine.ruleset(policy, family)
-    first = converge(engine.backend(nat, family), wanted)
-    random_policies.assert_holds(nat.chains, policy, family)
-    second = converge(engine.backend(nat, family), wanted)
-    assert first.plan.actions and not second.plan.actions
-    assert len(nat.tried) == 1
-
-
 @given(engine.random_worlds(), variants)
 def test_any_damage_is_repaired_in_one_transaction_and_foreign_rules_stay(world: World, variant: str) -> None:
     nat = Nat(variant, world.chains)

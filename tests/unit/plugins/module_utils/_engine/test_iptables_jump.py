@@ -185,27 +185,6 @@ def test_what_cannot_be_done_is_a_note(before: str, position: str, note: str) ->
 
 
 @pytest.mark.parametrize(
-    "before, position, after",
-    [
-        ("mine jump jump kube", "keep", "mine jump jump kube"),
-        ("mine jump jump kube", "after:OTHER", "mine jump jump kube"),
-        ("mine jump jump", "last", "mine jump jump"),
-        ("mine jump jump kube", "last", "mine kube jump"),
-        ("mine jump jump kube", "first", "jump mine kube"),
-        ("jump mine jump kube", "keep", "jump mine kube"),
-        ("jump jump mine jump kube", "keep", "jump mine kube"),
-        ("jump mine jump jump kube", "keep", "jump mine kube"),
-    ],
-)
-def test_second_jumps_stay_if_they_directly_follow(before: str, position: str, after: str) -> None:
-    nat = table(*before.split())
-    plan = converge(placed(nat, IPV4, position), WANTED).plan
-    assert order(nat) == after
-    assert bool(plan.actions) == (before != after)
-    assert not converge(placed(nat, IPV4, position), WANTED).plan.actions
-
-
-@pytest.mark.parametrize(
     "before, kinds, after",
     [
         ("mine jump kube", [], "mine jump kube"),

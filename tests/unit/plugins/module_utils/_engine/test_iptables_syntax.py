@@ -58,13 +58,6 @@ def test_every_rule_is_read_back_from_how_it_is_written(config: t.Any, family: s
     assert tuple(parse_rule(render_rule("C", rule), family) for rule in rules) == rules
 
 
-@pytest.mark.parametrize("verdict", ["RETURN", "ACCEPT"])
-@pytest.mark.parametrize("family, everything", [(IPV4, "0.0.0.0/0"), (IPV6, "::/0")])
-def test_everything_is_written_without_a_destination(family: str, everything: str, verdict: str) -> None:
-    rule = OwnRule(EXEMPT, ipaddress.ip_network(everything), verdict=verdict)
-    assert "-d" not in render_rule("C", rule) and parse_rule(render_rule("C", rule), family) == rule
-
-
 @pytest.mark.parametrize(
     "line, rule",
     [
@@ -175,13 +168,6 @@ def test_every_rule_and_the_jump_say_whose_they_are() -> None:
         assert line.count("-A ") == 1 and "\n" not in line
 
 
-@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
-def test_quotes_and_backslashes_in_foreign_comments_are_read_as_iptables_writes_them(comment: str) -> None:
-    quoted = '"%s"' % comment.replace("\\", "\\\\").replace('"', '\\"')
-    (rule,) = parse_postrouting(["-A POSTROUTING -m comment --comment %s -j OTHER" % quoted])
-    assert (rule.comment, rule.target, rule.words) == (comment, "OTHER", ("-j", "OTHER"))
-
-
 @pytest.mark.parametrize(
     "spec, target, is_jump, final",
     [
@@ -257,10 +243,3 @@ def test_what_is_shown_of_a_rule_is_one_line_that_any_terminal_can_print(line: s
 )
 def test_the_conditions_of_a_rule_are_listed_without_their_values(line: str, conditions: t.List[str]) -> None:
     assert rule_conditions(line) == tuple(conditions)
-
-
-@pytest.mark.parametrize("number, name", [("6", "tcp"), ("17", "udp"), ("132", "sctp")])
-def test_protocols_are_known_by_their_numbers(number: str, name: str) -> None:
-    """As iptables 1.8.7 prints them on a node without /etc/protocols."""
-    line = "-A C -p %s -j MASQUERADE --to-ports 1024-29999"
-    assert parse_rule(line % number, IPV4) == parse_rule(line % name, IPV4) == masquerade(name, PORTS)

@@ -229,37 +229,11 @@ def test_connections_that_stay(
     assert not kernel.removed, what
 
 
-def test_check_mode_counts_and_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = Kernel(monkeypatch, [flow(EXEMPT), flow(OUTSIDE, seen=NODE)])
-    assert flush(IPV4, [PLAIN], NARROW, check=True).removed == 1
-    assert not kernel.removed
-
-
-def test_where_the_interface_is_not_known_connections_stay_if_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrowed = rules(out_interfaces=["eth0"], non_masquerade_cidrs=["10.0.0.0/8"])
-    kernel = Kernel(monkeypatch, [flow("192.0.2.7"), flow("192.0.2.8"), flow(EXEMPT)])
-    kernel.interfaces, kernel.default = {"192.0.2.8": "eth0"}, None
-    done = flush(IPV4, [], narrowed, check=False)
-    assert [one.destination for one in kernel.removed] == [number("192.0.2.8")]
-    (note,) = done.notes
-    assert note == ("flush_conntrack: connections that stay, because the interface by which they leave is not known: 1")
-
-
 def test_every_condition_of_rules_is_considered() -> None:
     """Whoever adds one has to say here whether connections tell it."""
     assert PolicyMatch._fields == ("sources", "destinations", "interfaces", "services")
     # No connection has packets that nat does not see.
     assert set(Guard._fields) == {"marks", "source", "dnat", "mark", "unseen_own"}
-
-
-@pytest.mark.parametrize("mark", ["0x4000/0x4000", "0x2000/0x6000"])
-def test_marks_of_services_are_on_redirected_connections_only(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
-    service = flow(EXEMPT, redirected=True)
-    kernel = Kernel(monkeypatch, [flow(EXEMPT), service])
-    wanted = rules(skip_marks=[mark], masquerade_cidrs=["10.99.0.0/16"])
-    done = flush(IPV4, [rules(skip_marks=[mark])], wanted, check=False)
-    assert (done.removed, done.notes) == (1, ())
-    assert service not in kernel.removed
 
 
 @pytest.mark.parametrize("mark", ["0x10000/0x10000", "0x4000", "0/0x4000"])
@@ -272,13 +246,6 @@ def test_connections_stay_where_another_mark_can_decide(monkeypatch: pytest.Monk
         "flush_conntrack: connections that stay, because the interface by which they leave, or the mark of their "
         "packets, which skip_marks matches and the kernel does not keep with connections, is not known: 1",
     )
-
-
-def test_marks_that_can_not_matter_do_not_keep_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the mark the connection goes, because it is masqueraded no more; with it, it is left from now on."""
-    kernel = Kernel(monkeypatch, [flow(EXEMPT, seen=NODE), flow("10.1.1.1")])
-    done = flush(IPV4, [NARROW], rules(skip_marks=["0x10000/0x10000"]), check=False)
-    assert ([one.destination for one in kernel.removed], done.notes) == ([number(EXEMPT)], ())
 
 
 def test_fixed_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,15 +269,6 @@ def test_fixed_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(monkeypatch, [right])
     kernel.own = right.seen
     assert flush(IPV4, [fixed], PLAIN, check=False).removed == 0
-
-
-def test_services_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same addresses, and another protocol or port."""
-    entry = {"action": "masquerade", "protocols": ["tcp"], "ports": ["443"], "destinations": ["10.99.0.0/16"]}
-    to_port, udp, icmp = flow(EXEMPT), flow(EXEMPT, protocol=17), flow(EXEMPT, protocol=1, port=0)
-    kernel = Kernel(monkeypatch, [udp, flow(EXEMPT, port=80), icmp, to_port])
-    assert flush(IPV4, [PLAIN], rules(rules=[entry]), check=False) == (IPV4, 1, ())
-    assert kernel.removed == [to_port]
 
 
 def test_rules_that_masquerade_some_protocols_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -513,10 +471,3 @@ def test_rules_in_front_of_the_jump_are_considered(monkeypatch: pytest.MonkeyPat
         "ipv4: flush_conntrack: POSTROUTING rules in front of the jump may have decided about the same connections, "
         "and were not considered, because of their conditions: -A POSTROUTING -m set --match-set pods src -j ACCEPT"
     )
-
-
-def test_rules_of_two_backends_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = Kernel(monkeypatch, [flow(OUTSIDE, seen=NODE), flow(EXEMPT)])
-    nothing = rules(source_cidrs=["192.0.2.0/24"])
-    assert flush(IPV4, [nothing, PLAIN], None, check=False).removed == 1
-    assert [one.destination for one in kernel.removed] == [number(OUTSIDE)]

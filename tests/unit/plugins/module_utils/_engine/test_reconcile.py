@@ -81,14 +81,6 @@ def test_rules_in_a_dormant_table_replace_none(machine: Machine) -> None:
     assert not has_ours(machine, LEGACY, IPV4)
 
 
-@pytest.mark.parametrize("variant", [NFT, LEGACY])
-def test_the_ipv6_chain_goes_when_ipv6_is_turned_off(machine: Machine, variant: str) -> None:
-    sync(machine, backend=variant, **DUAL)
-    done = sync(machine, backend=variant, non_masquerade_cidrs=["10.0.0.0/8"])
-    assert [(change.family, change.backend) for change in done.changes if change.plan.actions] == [(IPV6, variant)]
-    assert has_ours(machine, variant, IPV4) and not has_ours(machine, variant, IPV6)
-
-
 def test_a_program_for_leftovers_that_does_not_work_is_a_note_and_no_error(machine: Machine) -> None:
     machine.legacy_tables[IPV4].append("nat")
     machine.broken.add((LEGACY, IPV4))
@@ -134,13 +126,6 @@ def test_a_chain_of_an_earlier_name_is_replaced_in_the_same_transaction(machine:
     assert "OLD" not in machine.nat[NFT, IPV4].chains
     random_policies.assert_holds(machine.nat[NFT, IPV4].chains, {})
     assert "chain of an earlier agent removed" in [action.action for action in done.changes[0].plan.actions]
-
-
-def test_earlier_chains_that_jump_to_each_other_are_replaced_together(machine: Machine) -> None:
-    jumps = ["-j IP-MASQ", "-j NON-MASQUERADE-DAEMON"]
-    machine.put(NFT, IPV4, IP_MASQ=["-j RETURN"], NON_MASQUERADE_DAEMON=["-j IP-MASQ"], POSTROUTING=jumps)
-    assert sync(machine).errors == ()
-    random_policies.assert_holds(machine.nat[NFT, IPV4].chains, {})
 
 
 @pytest.mark.parametrize("name", ["KUBE-POSTROUTING", "CNI-0123", "cali-POSTROUTING"])

@@ -117,32 +117,6 @@ def test_flushes_by_others_never_bring_the_old_policy_back(world: World, when: t
     assert written in (set(), wanted), "what was written is not the policy that was asked for"
 
 
-@pytest.mark.parametrize("variant", ["iptables_nft", "iptables_legacy"])
-@pytest.mark.parametrize("gone", ["everything", "the rules of the jump", "the rules of the chain"])
-def test_two_flushes_in_a_row_are_repaired_in_the_same_run(variant: str, gone: str) -> None:
-    nat = Nat(variant, {CHAIN: ["-d 10.9.0.0/16 -j RETURN"], "POSTROUTING": [JUMP]})
-
-    def flush() -> None:
-        # As soon as it was written, twice: before anything of it is read.
-        if len(nat.commits) in (1, 2) and nat.commits[-1] != flushed[-1]:
-            flushed.append(nat.commits[-1] + str(len(nat.commits)))
-            nat.chains["POSTROUTING"] = [] if gone != "the rules of the chain" else nat.chains["POSTROUTING"]
-            nat.chains[CHAIN] = [] if gone != "the rules of the jump" else nat.chains[CHAIN]
-
-    flushed = [""]
-    nat.interloper = flush
-    converge(engine.backend(nat), WANTED)
-    random_policies.assert_holds(nat.chains, {})
-
-
-def test_a_transaction_refused_because_the_table_moved_is_planned_anew() -> None:
-    nat = Nat(chains={"KUBE-POSTROUTING": [], CHAIN: [], "POSTROUTING": [KUBE, "-j " + CHAIN]})
-    Others(nat, {3: [("take our jump", 0, "")]})  # after it was seen, before it is deleted
-    converge(engine.backend(nat), WANTED)
-    random_policies.assert_holds(nat.chains, {})
-    assert len(nat.tried) == 2 and len(nat.commits) == 1
-
-
 def test_a_table_that_never_holds_still_ends_after_a_bounded_number_of_tries() -> None:
     nat = Nat(chains={CHAIN: [], "POSTROUTING": []})
     turn = [0]
@@ -263,23 +237,6 @@ def test_a_write_that_cannot_be_verified_does_not_claim_that_nothing_happened() 
     with pytest.raises(NodeError, match="written") as failed:
         converge(engine.backend(nat), WANTED)
     assert not isinstance(failed.value, LockHeld), "LockHeld promises that the node is as it was"
-
-
-@pytest.mark.parametrize("variant", ["iptables_nft", "iptables_legacy"])
-def test_when_nothing_differs_nothing_is_written_and_only_our_chains_are_read(variant: str) -> None:
-    nat = Nat(variant, {CHAIN: engine.healthy({}), "POSTROUTING": [KUBE, JUMP], "KUBE-POSTROUTING": []})
-    asked = []
-
-    def run(argv: t.Sequence[str], **how: t.Any) -> t.Any:
-        asked.append(tuple(argv[1:]))
-        return nat.run(argv, **how)
-
-    backend = engine.backend(nat)
-    backend._tool.run = run
-    converge(backend, WANTED)
-    assert nat.tried == []
-    wait = ("-w", "5", "-t", "nat", "-S")
-    assert sorted(asked) == [wait + (CHAIN,), wait + ("POSTROUTING",)]
 
 
 LOCKED = "Another app is currently holding the xtables lock. Perhaps you want to use the -w option?\n"

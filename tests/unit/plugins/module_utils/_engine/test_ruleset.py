@@ -77,11 +77,6 @@ def test_link_local_then_the_list_then_masquerade(
     )
 
 
-@pytest.mark.parametrize("exemption, verdict", [("return", "RETURN"), ("accept", "ACCEPT")])
-def test_the_exemption_decides_the_verdict(exemption: str, verdict: str) -> None:
-    assert from_config(build({"exemption": exemption}), IPV4).verdict == verdict
-
-
 MARKED = Guard(marks=SERVICE_MARKS)
 TEN, EVERYTHING = OwnRule(EXEMPT, ipaddress.ip_network("10.0.0.0/8")), OwnRule(MASQUERADE, way=Masquerade())
 
@@ -107,22 +102,6 @@ def test_what_must_leave_as_the_node_is_left_to_later_rules(
     assert from_config(config, family).rules[: len(guards)] == tuple(guards)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_where_nothing_is_exempt_accept_leaves_marked_traffic_alone_as_well(family: str) -> None:
-    config = build(
-        {
-            "exemption": "accept",
-            "enable_ipv6": True,
-            "non_masquerade_cidrs": [],
-            "masq_link_local": True,
-            "masq_link_local_ipv6": True,
-        }
-    )
-    expected = (MARKED, Guard(source=LOOPBACK[family]), OwnRule(MASQUERADE, way=Masquerade(random_fully=True)))
-    assert from_config(config, family).rules == expected
-    assert from_config(config._replace(exemption="enforce"), family).guards == ()
-
-
 def test_accept_spares_no_connection_whose_destination_was_changed() -> None:
     """One to a destination that is not exempt is masqueraded all the same."""
     config = build(
@@ -143,31 +122,6 @@ def test_accept_spares_no_connection_whose_destination_was_changed() -> None:
     assert not engine.same(narrow, earlier)
     for other in ([*pair[::-1]], [pair[0]], [*pair, pair[1]], [skipped, pair[1]]):
         assert from_rules((*guards, *other, last)) is None
-
-
-@pytest.mark.parametrize(
-    "ranges, shares",
-    [
-        ("42", []),
-        ("1024-29999,32768-65535", [0.469292562840114]),
-        ("1024-29999,32768-49151,61000-65535", [0.5807279140612474, 0.7831739961759082]),
-        ("1024,65535", [0.5]),
-    ],
-)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_ports_are_shared_by_the_size_of_the_ranges_for_each_protocol(
-    family: str, ranges: str, shares: t.List[float]
-) -> None:
-    config = build({"to_ports": ranges})
-    masquerade = from_config(config, family).masquerade
-    assert masquerade[-1] == Masquerade(random_fully=True)
-    rounded = [int(share * SHARE_UNIT + 0.5) for share in shares]
-    expected = [
-        Masquerade(protocol, ports, share, True)
-        for protocol in ("tcp", "udp", "sctp")
-        for ports, share in zip(config.to_ports, rounded + [None])
-    ]
-    assert list(masquerade[:-1]) == expected
 
 
 @given(st.lists(random_policies.port_ranges, min_size=1, max_size=6))
@@ -248,35 +202,6 @@ def test_rules_of_another_shape_are_no_ruleset(rules: t.List[t.Any]) -> None:
 def _rules(family: str = IPV4, **options: t.Any) -> t.List[t.Any]:
     """The rules of a policy in one family."""
     return list(from_config(build(options), family).rules)
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        "to_ports",
-        "masquerade_cidrs",
-        "source_cidrs",
-        "out_interfaces",
-        "except_interfaces",
-        "skip_marks",
-        "snat",
-        "rules",
-    ],
-)
-def test_an_empty_list_narrows_nothing(option: str) -> None:
-    assert _rules(**{option: []}) == _rules()
-    assert _rules(non_masquerade_cidrs=[]) != _rules()
-
-
-def test_an_exempt_range_exempts_link_local_too_that_is_to_be_masqueraded() -> None:
-    options: t.Dict[str, t.Any] = {"non_masquerade_cidrs": ["0.0.0.0/0"], "masq_link_local": True}
-    assert [rule.kind for rule in _rules(**options)] == [EXEMPT, MASQUERADE]
-    first, *_rest = _rules(masquerade_cidrs=["169.254.0.0/16"], **options)
-    assert first.kind == MASQUERADE and str(first.network) == "169.254.0.0/16"
-
-
-def test_the_mark_zero_is_a_packet_without_a_mark() -> None:
-    assert str(t.cast(Guard, _rules(skip_marks=["0"])[0]).mark) == "0x0"
 
 
 @pytest.mark.parametrize(
