@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import time
 import typing as t
@@ -18,7 +17,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.kubelet_result import as_return
 from support import kubelet_distributions as made
-from support.kubelet_node import KubeletNode, Service, make_node, make_options
+from support.kubelet_node import KubeletNode, make_node, make_options
 
 SET = "--non-masquerade-cidr=0.0.0.0/0"
 OLD = "--non-masquerade-cidr=10.0.0.0/8"
@@ -148,13 +147,6 @@ def test_flag_not_supported_and_set_by_kubespray(node: KubeletNode, policy: str)
     assert "variable kubelet_custom_flags" in report.failure and made.KUBESPRAY_ENV in report.failure
 
 
-def test_flag_not_supported_and_set_in_two_places(node: KubeletNode) -> None:
-    """Removing one of them would not let the kubelet start, so neither is removed."""
-    made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET, flags=SET)
-    report = untouched(node)
-    assert report.decision == "managed_elsewhere" and made.KUBEADM_FLAGS in report.failure
-
-
 @pytest.mark.parametrize("version", ["1.24.0", "1.30.4"])
 @pytest.mark.parametrize("extra", ["", SET])
 def test_flag_not_supported_with_policy_present(node: KubeletNode, version: str, extra: str) -> None:
@@ -162,13 +154,6 @@ def test_flag_not_supported_with_policy_present(node: KubeletNode, version: str,
     report = untouched(node, policy="present")
     assert report.decision == "unsupported"
     assert "would not start with it. It needs no flag: set policy to auto" in report.failure
-
-
-def test_flag_supported_without_kubenet(node: KubeletNode) -> None:
-    made.kubeadm(node, "1.23.17", flags="--network-plugin=cni")
-    start(node)
-    report = untouched(node)
-    assert report.decision == "not_needed" and report.warnings == ()
 
 
 def test_flag_supported_with_kubenet(node: KubeletNode, tmp_path: Path) -> None:
@@ -199,13 +184,6 @@ def test_flag_supported_with_kubenet_and_another_value(node: KubeletNode) -> Non
     assert go(node).decision == "set"
     assert node.read(path) == b"KUBELET_EXTRA_ARGS=--v=3 %s\n" % SET.encode()
     settled(node)
-
-
-@pytest.mark.parametrize("value", ["--non-masquerade-cidr=::/0", "--non_masquerade_cidr 0.0.0.0/0"])
-def test_flag_already_set_by_the_operator(node: KubeletNode, value: str) -> None:
-    made.kubeadm(node, "1.23.17", 'KUBELET_EXTRA_ARGS="%s"\n' % value, flags=KUBENET)
-    start(node)
-    assert untouched(node).decision == "already_set"
 
 
 def test_policy_present_without_kubenet(node: KubeletNode) -> None:
@@ -267,13 +245,6 @@ def test_a_probe_that_hangs(node: KubeletNode) -> None:
     assert report.decision == "unknown" and "timed out after 0.2 seconds" in report.warnings[0]
 
 
-def test_a_script_in_place_of_the_binary(node: KubeletNode) -> None:
-    made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET)
-    node.write("/usr/bin/kubelet", '#!/bin/sh\nexec /opt/kubelet "$@"\n', 0o755)
-    report = untouched(node)
-    assert report.decision == "unknown" and "is a script or wrapper" in report.warnings[0]
-
-
 def test_a_script_in_the_unit_with_the_option_binary(node: KubeletNode) -> None:
     path = made.plain(node, "1.23.17", opts=KUBENET)
     node.services["kubelet"].argv[0] = "/opt/start-kubelet"
@@ -282,13 +253,6 @@ def test_a_script_in_the_unit_with_the_option_binary(node: KubeletNode) -> None:
     report = go(node, binary=binary, args_file=path, args_variable="KUBELET_OPTS", restart=False)
     assert report.decision == "set" and report.returned["restart_needed"]
     assert node.read(path) == ('KUBELET_OPTS="%s %s"\n' % (KUBENET, SET)).encode()
-
-
-def test_a_kubelet_in_a_container(node: KubeletNode) -> None:
-    node.services["kubelet"] = Service("/usr/bin/docker run --rm hyperkube kubelet " + KUBENET)
-    node.postrouting.append(RULE)
-    report = untouched(node)
-    assert report.decision == "unknown" and "starts /usr/bin/docker, which may be" in report.reason
 
 
 def test_a_kubelet_that_no_service_started(node: KubeletNode) -> None:
@@ -427,15 +391,6 @@ def test_a_stale_flag_elsewhere_is_named_and_nothing_is_edited(node: KubeletNode
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_the_flag_has_no_effect_elsewhere(node: KubeletNode, name: str) -> None:
-    place = ELSEWHERE[name](node, "1.23.17")
-    report = untouched(node)
-    assert report.decision == "not_needed" and report.warnings == ()
-    assert place in untouched(node, policy="absent").failure
-    assert untouched(node, policy="present").decision == "already_set"
-
-
-@pytest.mark.parametrize("name", ELSEWHERE)
 def test_the_flag_is_not_added_elsewhere(node: KubeletNode, name: str) -> None:
     if name in ("k3s", "rke2"):
         place = made.rancher(node, "1.23.17", name)
@@ -472,12 +427,6 @@ def test_a_place_that_the_kubelet_does_not_read(node: KubeletNode) -> None:
     refused(node, ConfigError, said, args_file="/etc/other.conf", args_variable="X")
 
 
-def test_a_place_that_a_later_argument_overrides(node: KubeletNode) -> None:
-    made.kubeadm(node, "1.23.17", flags=KUBENET)
-    node.services["kubelet"].argv.append(OLD)
-    refused(node, ConfigError, "no effect: kubelet.service .* sets the flag after it")
-
-
 def test_two_kubelets_and_one_that_needs_the_operator(node: KubeletNode) -> None:
     """All is decided before anything is edited."""
     made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET)
@@ -493,13 +442,6 @@ def test_report_changes_nothing_and_never_fails(node: KubeletNode, policy: str) 
     report = untouched(node, policy=policy)
     assert report.decision == "managed_elsewhere"
     assert bool(report.failure) is (policy == "auto")
-
-
-def test_report_names_a_leftover_rule(node: KubeletNode) -> None:
-    made.kubeadm(node, "1.23.17", flags=KUBENET)
-    node.postrouting.append(RULE)
-    report = untouched(node, policy="report")
-    assert report.decision == "set" and report.returned["leftover_rules"] == [RULE]
 
 
 # Restart, and the way back.
@@ -604,19 +546,6 @@ def test_a_kubelet_without_healthz_is_not_edited(node: KubeletNode) -> None:
     assert without_answer(node, check=True) == failure
 
 
-def test_an_unhealthy_kubelet_is_not_edited(node: KubeletNode) -> None:
-    made.kubeadm(node, "1.23.17", flags=KUBENET, unhealthy=[KUBENET])
-    node.start_listening("kubelet")
-    assert node.healthz + " did not return 200: HTTP Error 500" in without_answer(node)
-
-
-def test_healthz_matters_where_a_restart_follows(node: KubeletNode) -> None:
-    path = made.kubeadm(node, "1.23.17", flags=KUBENET + " --healthz-port=0")
-    node.start("kubelet")
-    assert go(node, restart=False).returned["files"] == [path]
-    without_answer(node)
-
-
 CONFIG = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 
 
@@ -670,21 +599,6 @@ def test_malformed_files(node: KubeletNode, text: bytes, said: str) -> None:
     made.kubeadm(node, "1.23.17", text, flags=KUBENET)
     refused(node, ConfigError, said)
     refused(node, ConfigError, said, check=True)
-
-
-def test_links_and_directories_are_refused(node: KubeletNode) -> None:
-    path = made.kubeadm(node, "1.23.17", flags=KUBENET)
-    real = node.write("/srv/kubelet", "KUBELET_EXTRA_ARGS=--v=2\n")
-    node.path(path).unlink()
-    node.path(path).symlink_to(real)
-    refused(node, ConfigError, "is a symlink to %s" % real)
-    refused(node, ConfigError, "is a symlink to %s" % real, check=True)
-    node.path(path).unlink()
-    os.link(real, node.path(path))
-    refused(node, ConfigError, "2 hard links")
-    node.path(path).unlink()
-    node.path(path).mkdir()
-    refused(node, ConfigError, "is not a regular file")
 
 
 def test_an_edit_by_another_program_is_kept(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -794,21 +794,6 @@ def test_ways_through_kube_proxy_cover_everything(shape: t.Callable[..., RuleTab
             assert mine and all(way.source is not None and way.source.table == 0 for way in mine)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_endpoints_with_the_same_course_are_one_way(shape: t.Callable[..., RuleTable]) -> None:
-    service = shapes.Service("10.96.0.10", 53, ("10.244.2.2", "10.244.3.3", "10.244.1.7"))
-    found = ways.ways(node(shape([service]), shapes.agent(EXEMPT)), [POD], SAYS)
-    packet = Packet(shapes.net("10.244.1.9/32")[0][0], shapes.net("10.96.0.10/32")[0][0], 6 << 16 | 53, 4000)
-    mine = [way for way in found.ways if any(shapes.contains(region, packet) for region in way.regions)]
-    outcome = {
-        way.outcome.link: [str(shapes.ipaddress.ip_address(target.destination[0][0])) for target in way.targets]
-        for way in mine
-        if way.outcome
-    }
-    assert outcome == {"eth0": ["10.244.2.2", "10.244.3.3"], "cbr0": ["10.244.1.7"]}
-    assert len(mine) == 2 and all(way.chance for way in mine)
-
-
 def test_many_rules_are_looked_up_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of comparisons grows with the number of Services, not with its square."""
     matched = []
@@ -876,15 +861,6 @@ def test_only_what_can_decide_is_run() -> None:
     assert run(strange) == [0]
     doubtful = FILTER._replace(chains={"A": (Rule(1, (Branch(Match(), RuleAction(rules.DROP)),), ("the time",)),)})
     assert run(doubtful) == []
-
-
-def test_marks_of_other_chains_decide() -> None:
-    found = ways.ways(node(MASQUERADE, MARKS), [POD])
-    assert {(way.source is not None) for way in found.ways if way.end == "leaves"} == {True, False}
-    for way in found.ways:
-        if way.end == "leaves":
-            inside = [bool(regions.meet(region.destination, PRIVATE)) for region in way.regions]
-            assert all(one == (way.source is not None) for one in inside)
 
 
 def test_a_way_is_divided_by_filters_when_asked() -> None:
@@ -1013,20 +989,6 @@ def test_services_of_ipvs_lead_on(tracked: bool) -> None:
     assert {one[0] for one in reached("198.51.100.1/32", 6 << 16 | 22)} == {"delivered"}
 
 
-def test_goto_does_not_come_back() -> None:
-    chains = {
-        "A": shapes.chain(
-            (Match(destination=PRIVATE), RuleAction(rules.GOTO, chain="B")), (Match(), RuleAction(rules.SOURCE))
-        ),
-        "B": shapes.chain((Match(service=shapes.tcp(80)), RuleAction(rules.RETURN))),
-    }
-    table = RuleTable("iptables_legacy", "ip nat", {"A": BaseChain("nat", rules.POSTROUTING, 100)}, chains)
-    for way in ways.ways(node(table), [POD]).ways:
-        if way.end == "leaves":
-            inside = [bool(regions.meet(region.destination, PRIVATE)) for region in way.regions]
-            assert all(one == (way.source is None) for one in inside)
-
-
 def test_ties_have_both_answers() -> None:
     """One chain lets pass what the other one marks; which is asked first decides."""
     first = _table(
@@ -1069,9 +1031,3 @@ def test_the_order_of_rules_that_change_nothing_is_no_tie() -> None:
     leaving = [way for way in found.ways if way.end == "leaves"]
     assert {way.source is None for way in leaving} == {False, True}
     assert not any(way.tied for way in leaving)
-
-
-def test_untracked_packets_meet_no_translation() -> None:
-    invalid = POD._replace(untracked=2)
-    found = ways.ways(node(shapes.agent(EXEMPT)), [invalid], SAYS)
-    assert found.ways and not any(way.source for way in found.ways)
