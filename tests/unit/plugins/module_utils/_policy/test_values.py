@@ -30,12 +30,9 @@ LONGEST = 2**63 - 1
     "text, meant",
     [
         ("10.0.0.0/8", "10.0.0.0/8"),
-        ("0.0.0.0/0", "0.0.0.0/0"),
         ("192.0.2.1/32", "192.0.2.1/32"),
-        ("::/0", "::/0"),
         ("FC00::/7", "fc00::/7"),
         ("2001:db8::01/128", "2001:db8::1/128"),
-        ("fd00:0000:0000:0000:0000:0000:0000:0000/8", "fd00::/8"),
         ("64:ff9b::192.0.2.1/128", "64:ff9b::c000:201/128"),
     ],
 )
@@ -49,30 +46,21 @@ def test_cidr_is_read(text: str, meant: str) -> None:
         ("abcdefg", "give ADDRESS/PREFIX"),
         ("10.256.0.0/16", "give ADDRESS/PREFIX"),
         ("10.0.0.1/8", "the aligned network is 10.0.0.0/8"),
-        ("fd00::1/64", "the aligned network is fd00::/64"),
         ("10.0.0.1", "for one host write 10.0.0.1/32"),
         ("fd00::1", "for one host write fd00::1/128"),
         ("10.0.0.0/08", "write 10.0.0.0/8"),
         ("10.0.0.0/255.0.0.0", "write 10.0.0.0/8"),
         ("fe80::%eth0/64", "write fe80::/64$"),
         ("fe80::1/64%eth0", "write fe80::/64$"),
-        ("fe80::1%eth0", "for one host write fe80::1/128$"),
         ("10.0.0.0/33", "give ADDRESS/PREFIX"),
-        ("10.0.0.0/-1", "give ADDRESS/PREFIX"),
         ("10.0.0.0/", "give ADDRESS/PREFIX"),
-        ("fd00::/129", "give ADDRESS/PREFIX"),
         ("10/8", "give ADDRESS/PREFIX"),
-        ("10.1", "give ADDRESS/PREFIX"),
         ("010.0.0.0/8", "give ADDRESS/PREFIX"),
-        ("10.0.0.010/32", "give ADDRESS/PREFIX"),
         ("64:ff9b::010.0.0.0/104", "give ADDRESS/PREFIX"),
         ("0x0a.0.0.0/8", "give ADDRESS/PREFIX"),
-        ("1::2::3/64", "give ADDRESS/PREFIX"),
         ("\uff110.0.0.0/8", "give ADDRESS/PREFIX"),
         (" 10.0.0.0/8", "write 10.0.0.0/8$"),
-        ("10.0.0.0/8\n", "write 10.0.0.0/8$"),
         ("'10.0.0.0/8'", "write 10.0.0.0/8$"),
-        ("[10.0.0.0/8]", "write 10.0.0.0/8$"),
         ("10.0.0.0/8 # lab", "write 10.0.0.0/8$"),
         ("10.0.0.0 255.0.0.0", "write 10.0.0.0/8$"),
         ("!10.0.0.0/8", "give ADDRESS/PREFIX"),
@@ -99,16 +87,13 @@ def test_cidr_is_read(text: str, meant: str) -> None:
             )
         ),
         ("YOUR_IP/32", "give ADDRESS/PREFIX"),
-        ("10.x.0.0/16", "give ADDRESS/PREFIX"),
         ("10.0.0.0 /8", "remove the white space"),
         ("", "the entry is empty"),
         ("::ffff:10.0.0.0/104", "IPv4-mapped.*never matches on the wire: use 10.0.0.0/8"),
-        ("::ffff:10.0.0.1/104", "IPv4-mapped.*never matches on the wire: use 10.0.0.0/8"),
         ("::ffff:0:0/96", "IPv4-mapped.*never matches on the wire: use 0.0.0.0/0"),
         (None, "give text such as"),
         (10, "give text such as"),
         (["10.0.0.0/8"], "give text such as"),
-        (b"10.0.0.0/8", "give text such as"),
     ],
 )
 def test_bad_cidr_is_refused_with_the_value_and_the_remedy(text: t.Any, remedy: str) -> None:
@@ -128,31 +113,24 @@ def test_every_network_is_read_from_how_it_is_printed(network: t.Any) -> None:
     "text, nanoseconds",
     [
         ("60s", 60 * S),
-        ("5m", 300 * S),
         ("1h30m", 5400 * S),
-        ("45s", 45 * S),
         ("1500ms", 3 * S // 2),
         ("2m0.5s", 120 * S + S // 2),
         ("1ns", 1),
         ("1us", 1000),
         ("1\u00b5s", 1000),  # micro sign
         ("1\u03bcs", 1000),  # Greek mu
-        ("1ms", 10**6),
         ("1h1m1s1ms1us1ns", 3661 * S + 1_001_001),
         ("1s1h", 3601 * S),
-        ("1h1h", 7200 * S),
         ("+5s", 5 * S),
         (".5s", S // 2),
         ("1.s", S),
         ("1.000000001s", S + 1),
-        ("1.0000000019s", S + 1),
         ("0.100000000000000000000h", 360 * S),
         ("0.830103483285477580700h", 2988 * S + 372539827),
-        ("0060s", 60 * S),
         ("0" * 5000 + "1s", S),
         ("1." + "0" * 5000 + "1s", S),
         ("9223372036854775807ns", LONGEST),
-        ("9223372036854775.807us", LONGEST),
         ("9223372036s854ms775us807ns", LONGEST),
     ],
 )
@@ -164,25 +142,8 @@ def test_duration_is_read_as_go_does(text: str, nanoseconds: int) -> None:
     "text, problem",
     [
         (text, "numbers with a unit")
-        for text in (
-            "",
-            "s",
-            ".s",
-            "-",
-            "+",
-            "-.s",
-            "5",
-            "00",
-            "1 s",
-            " 1s",
-            "1s ",
-            "1e3s",
-            "1.5.s",
-            "1d",
-            "1S",
-            "1sec",
-        )
-        + ("60s\n", "\uff11s", "--1s", "1-s", "1s-1s", "0x1s", "1_0s")
+        for text in ("", "s", ".s", "-", "+", "5", "1 s", " 1s", "1s ", "1e3s", "1.5.s", "1d", "1S")
+        + ("60s\n", "\uff11s", "--1s", "1s-1s", "0x1s", "1_0s")
     ]
     + [
         (text, "not above zero")
@@ -204,9 +165,6 @@ def test_bad_duration_is_refused(text: t.Any, problem: str) -> None:
     [
         ("", ()),
         ("42", ((42, 42),)),
-        ("42-42", ((42, 42),)),
-        ("42-44", ((42, 44),)),
-        ("1-65535", ((1, 65535),)),
         ("1024-29999,32768-65535", ((1024, 29999), (32768, 65535))),
         ("50,40-45,44", ((50, 50), (40, 45), (44, 44))),
     ],
@@ -253,36 +211,12 @@ def test_chain_name_is_taken(name: str) -> None:
     ]
     + [
         (name, "belong to another program")
-        for name in (
-            "KUBE-POSTROUTING",
-            "kube-x",
-            "cali-POSTROUTING",
-            "FLANNEL-POSTRTG",
-            "CILIUM_POST_nat",
-            "CNI-1",
-            "DOCKER",
-        )
+        for name in "KUBE-POSTROUTING kube-x cali-POSTROUTING FLANNEL-POSTRTG CILIUM_POST_nat CNI-1 DOCKER".split()
     ]
     + [
         (name, "use letters, digits, '_', '.' and '-', and begin with a letter, a digit or '_'")
-        for name in (
-            "",
-            "-x",
-            "!x",
-            ".x",
-            "a b",
-            "a\nb",
-            "a\n",
-            "a;b",
-            'a"b',
-            "a'b",
-            "a\\b",
-            "a$b",
-            "\u00e4",
-            "a\0b",
-            "A -j ACCEPT",
-        )
-        + ("A\n-F POSTROUTING", "#x", ":x")
+        for name in ("", "-x", "!x", ".x", "a b", "a\n", "a;b", 'a"b', "a'b", "a\\b", "a$b", "\u00e4", "a\0b")
+        + ("A -j ACCEPT", "A\n-F POSTROUTING", "#x", ":x")
     ]
     + [(value, "use letters, digits") for value in (None, 5, True, b"A", ["A"], {"A": 1})],
 )
