@@ -11,7 +11,6 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.kubenode.ip_masq.plugins.filter.effects import APPLIED, FilterModule
 from ansible_collections.kubenode.ip_masq.plugins.filter.effects_to_confirm import FilterModule as ToConfirm
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effect_words import MOVED
 
 effects = FilterModule().filters()["effects"]
 to_confirm = ToConfirm().filters()["effects_to_confirm"]
@@ -55,33 +54,6 @@ def test_a_fleet_of_300_hosts_with_three_groups() -> None:
         "203.0.113.0/24: node -> 192.0.2.7, 0 open connections",
         "245 nodes: nothing changes for packets",
     ]
-
-
-def test_names_of_pods_divide_no_group() -> None:
-    same = dict(effect("10.20.0.0/16", "pod", "node", 1), sources=["10.244.1.2/32"])
-    hostvars = {"a": host(same), "b": host(dict(same, pods={"10.244.1.2/32": "default/web"}))}
-    assert summed_up(hostvars) == ["a, b (2 nodes): 10.20.0.0/16 from 10.244.1.2/32: pod -> node, 2 open connections"]
-
-
-def test_other_ports_are_an_effect() -> None:
-    ports = {"ports_before": 64512, "ports_after": 2}
-    one = dict(effect("10.20.0.0/16", "node", "node, ports 50000-50001", 0), **ports)
-    hostvars = {"n1": host(one), "n2": host()}
-    assert summed_up(hostvars)[0] == (
-        "n1: 10.20.0.0/16: node -> node, ports 50000-50001 (2 source ports in place of 64,512), 0 open connections"
-    )
-    assert to_confirm(list(hostvars), hostvars, "0%") == ["1 node of 2 have effects, more than 0%"]
-
-
-def test_hosts_that_no_group_names() -> None:
-    one = effect("10.20.0.0/16", "pod", "node", 1)
-    hostvars = {"n%d" % number: host(one, groups=["kube_node"]) for number in range(1, 4)}
-    hostvars["n9"] = host(groups=["kube_node"])
-    assert summed_up(hostvars) == [
-        "n[1-3] (3 nodes): 10.20.0.0/16: pod -> node, 3 open connections",
-        "1 node: nothing changes for packets",
-    ]
-    assert summed_up({"n1": host(one)}) == ["n1: 10.20.0.0/16: pod -> node, 1 open connection"]
 
 
 def test_what_is_not_known_is_not_nothing() -> None:
@@ -130,13 +102,6 @@ def test_what_other_programs_undo_stands_beside_the_effects() -> None:
     ]
 
 
-def test_many_effects_and_another_place() -> None:
-    some = [effect("10.%d.0.0/16" % number, "pod", "node", 1) for number in range(8)]
-    (line,) = summed_up({"n1": host(*some, effects_omitted=1000, effects_summary=[MOVED])})
-    assert line.endswith("10.4.0.0/16: pod -> node, 1 open connection; and 1,003 more; " + MOVED)
-    assert summed_up({"n1": host(effects_summary=[MOVED])}) == ["n1: " + MOVED]
-
-
 @pytest.mark.parametrize(
     "limit, beyond",
     [
@@ -160,13 +125,6 @@ def test_what_is_not_known_is_beyond_a_limit() -> None:
         hostvars = {"n1": answer, "n2": host()}
         assert to_confirm(list(hostvars), hostvars, 1000) == ["open connections not counted, the limit is 1,000"]
         assert to_confirm(list(hostvars), hostvars, "10%") == ["1 node of 2 have effects, more than 10%"]
-
-
-def test_connections_of_effects_that_are_not_returned_are_beyond_a_limit() -> None:
-    answer = host(effect("10.20.0.0/16", "pod", "node", 1))
-    answer[APPLIED]["rules"]["effects_omitted"] = 7
-    assert to_confirm(["n1"], {"n1": answer}, 1000) == ["open connections not counted, the limit is 1,000"]
-    assert to_confirm(["n1"], {"n1": answer}, "100%") == []
 
 
 @pytest.mark.parametrize("limit", ["ten", "-1", "10.5", True, {"hosts": 1}, ["10%", "x"]])

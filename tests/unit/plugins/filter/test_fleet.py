@@ -215,11 +215,6 @@ def test_conflicts_fail_the_node_unless_they_are_tolerated() -> None:
     assert "; conflicts: verification of " in both["lines"][-2]
 
 
-def test_a_host_whose_query_did_not_run_is_counted_and_does_not_fail_once_more() -> None:
-    found = fleet(["n1", "n2"], {"n1": {ASKED: asked()}, "n2": {}})
-    assert found["lines"][-1] == "2 nodes: 1 in sync, 1 not checked (n2)" and found["off"] == []
-
-
 def test_a_node_that_no_play_is_for_is_named_in_status_and_report_and_does_not_fail() -> None:
     found = fleet(["n1"], {"n1": {ASKED: asked()}}, "now", unreached=["n9"])
     line = "n9: not checked: not matched by ip_masq_agent_hosts, and so in no play"
@@ -262,23 +257,6 @@ def test_rules_without_an_agent_are_not_removed() -> None:
     ]
 
 
-def test_two_hundred_nodes_are_one_line_and_one_for_each_thing_that_is_wrong() -> None:
-    nodes = {"node%03d" % number: asked() for number in range(200)}
-    nodes["node007"] = nodes["node042"] = LINES["drifted"][0]
-    nodes["node099"], nodes["node100"] = LINES["broken"][0], LINES["not installed"][0]
-    found = summed_up(nodes)
-    assert found["lines"][-1] == (
-        "200 nodes: 196 in sync, 1 not installed (node100), 1 broken config (node099), 2 not in sync (node[007,042])"
-    )
-    assert found["lines"][0] == "agent 0.1.0; iptables_nft 1.8.9"
-    assert len(found["lines"]) == 1 + 3 + 1 and found["off"] == ["node007", "node042", "node099", "node100"]
-
-
-def test_many_nodes_in_one_state_are_counted_and_named_in_short_form() -> None:
-    found = summed_up({"n%d" % number: {"installed": False} for number in range(9)})
-    assert found["lines"][-1] == "9 nodes: 9 not installed (n[0-8])"
-
-
 def test_what_nodes_have_in_common_is_reported_once() -> None:
     nodes = {"n%d" % number: asked({"notes": ["Calico masquerades too"]}) for number in range(30)}
     nodes["n3"]["report"].update(version="0.0.9", drift_repaired=2, notes=["Calico masquerades too", "mine"])
@@ -299,8 +277,3 @@ def test_notes_of_each_node_do_not_fill_the_screen() -> None:
     found = summed_up({"n%d" % number: asked({"notes": ["note %d" % number]}) for number in range(30)})
     assert len(found["lines"]) == 1 + 5 + 1 + 1
     assert "25 more notes: see ip-masq-agent status on the nodes" in found["lines"]
-
-
-def test_no_node_was_queried() -> None:
-    found = summed_up({})
-    assert (found["lines"], found["off"]) == (["0 nodes: none was queried"], [])

@@ -94,29 +94,6 @@ def test_three_thousand_nodes_are_thirty_lines(large: t.Dict[str, t.Any]) -> Non
     assert large["lines"][-1] == table[-1] and states(large["lines"]) == found
 
 
-def test_reasons_are_shown_where_there_is_room() -> None:
-    answers = {"n%d" % number: asked() for number in range(5)}
-    for number in (1, 2):
-        answers["n%d" % number] = {"unreachable": True, "msg": "no route to 192.0.2.%d" % number}
-    answers["n3"] = asked({"in_sync": False, "differs": [MISSING]})
-    answers["n4"] = asked({"in_sync": False, "errors": ["no lock"]})
-    assert reported(answers)["table"] == [
-        "state                        nodes  hosts",
-        "unreachable                      2  n[1-2]",
-        "  e.g. no route to 192.0.2.1",
-        "failing                          1  n4",
-        "  no lock",
-        "not in sync                      1  n3",
-        "  pending changes: ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN",
-        "in sync                          1  n0",
-        "agent 0.1.0                      3  n[0,3-4]",
-        "backend iptables_nft 1.8.9       3  n[0,3-4]",
-        "policy 44136fa355b3              3  n[0,3-4]",
-        "verification never               3  n[0,3-4]",
-        "5 nodes: 1 in sync, 2 unreachable, 1 failing, 1 not in sync",
-    ]
-
-
 def test_the_page_shows_the_table_of_its_fleet() -> None:
     """Every node of the page is in one state and has one policy: the numbers of each add up."""
     hostvars = {
@@ -318,16 +295,6 @@ def test_csv_is_for_spreadsheets(large: t.Dict[str, t.Any]) -> None:
     assert len(rows) == 3004 and rows[0]["state"] == "unreachable" and rows[-1]["state"] == "in sync"
     (drifted,) = [row for row in rows if row["host"] == "node0700.fra1.example"]
     assert drifted["reason"].startswith("pending changes") and drifted["agent"] == "0.1.0"
-
-
-def test_one_answer_that_is_not_understood_hides_no_other() -> None:
-    found = reported({"n1": asked({"backend": None}), "n2": asked(), "n3": "text"})
-    assert found["table"][-1] == "3 nodes: 1 in sync, 2 no report"
-    reasons = [one["findings"] for one in json.loads(found["files"]["report.json"])["hosts"] if one["findings"]]
-    assert [one[0]["reason"].partition("(")[0] for one in reasons] == [
-        "the answer is not understood: TypeError",
-        "the answer is not understood: AttributeError",
-    ]
 
 
 def with_policy(digest: str, **policy: t.Any) -> t.Dict[str, t.Any]:
