@@ -30,29 +30,6 @@ def read_from(folder: Path) -> Paths:
     return private_paths(folder / "root", config_dir=str(folder))
 
 
-def test_no_file_means_the_defaults(tmp_path: Path) -> None:
-    policy = find_policy(read_from(tmp_path / "none"), Memory())
-    assert policy.config == build({})
-    assert (policy.values, policy.sources, policy.problem) == ({}, (), None)
-
-
-def test_files_are_used_and_named(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text('{"nonMasqueradeCIDRs": ["10.2.0.0/16"]}')
-    policy = find_policy(read_from(tmp_path), Memory(values=GOOD))
-    assert policy.config == build({"non_masquerade_cidrs": ["10.2.0.0/16"]})
-    assert policy.sources == (str(tmp_path / "config"),)
-    assert policy.problem is None
-
-
-@pytest.mark.parametrize("text", ["{", '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}', '{"resyncInterval": 5}', "[]"])
-def test_invalid_files_leave_the_last_valid_policy_in_effect(tmp_path: Path, text: str) -> None:
-    (tmp_path / "config").write_text(text)
-    policy = find_policy(read_from(tmp_path), Memory(values=GOOD, sources=("/was/here",)))
-    assert policy.config == build(GOOD)
-    assert (policy.values, policy.sources) == (GOOD, ("/was/here",))
-    assert policy.problem is not None and str(tmp_path / "config") in policy.problem
-
-
 def test_invalid_files_and_no_previous_policy_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("{")
     policy = find_policy(read_from(tmp_path), Memory())

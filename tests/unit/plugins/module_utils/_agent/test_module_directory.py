@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, program_modules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from support.import_collection import PRELUDE
 from support.private_node import private_paths
 
@@ -106,17 +105,6 @@ class TestPut:
         )
         assert subprocess.run([sys.executable, "-IBc", code], check=False).returncode == 0
 
-    @pytest.mark.parametrize("problem", [Outcome(1, "", "no such module"), NodeError("cannot run it")])
-    def test_without_compiling_it_is_complete(self, paths: Paths, problem: t.Union[Outcome, NodeError]) -> None:
-        def failing(*_arguments: t.Any, **_options: t.Any) -> Outcome:
-            if isinstance(problem, NodeError):
-                raise problem
-            return problem
-
-        note = module_directory.put(failing, paths)
-        assert note is not None and note.startswith("the agent's modules are not compiled")
-        assert set(map(str, Path(paths.lib_dir).rglob("*.py"))) == set(module_directory.node_files(paths))
-
     @pytest.mark.parametrize("moment", [1, 5, 100])
     def test_killed_at_any_point_it_leaves_no_directory_of_that_name(self, paths: Paths, moment: int) -> None:
         code = (
@@ -153,12 +141,6 @@ class TestPut:
         module_directory.put(None, paths)
         assert os.stat(program_modules.modules_dir(paths)).st_ino == inode
         assert os.listdir(paths.lib_dir) == [program_modules.digest()]
-
-    def test_what_cannot_be_written_is_an_error(self, paths: Paths) -> None:
-        Path(paths.lib_dir).parent.parent.mkdir(parents=True, exist_ok=True)
-        Path(paths.lib_dir).parent.write_text("a file")
-        with pytest.raises(NodeError, match="cannot create directory %s" % paths.lib_dir):
-            module_directory.put(None, paths)
 
 
 class TestCompileAgain:
@@ -211,24 +193,9 @@ class TestSuperseded:
         raw = launched(paths, OLD, age=self.DAY)
         assert module_directory.superseded(paths, raw) == folders[1:]
 
-    def test_one_that_was_just_replaced_stays(self, paths: Paths) -> None:
-        release(paths, OLD)
-        release(paths, OLDER)
-        assert module_directory.superseded(paths, launched(paths, OLD, age=60.0)) == []
-
-    def test_without_an_upgrade_none_goes(self, paths: Paths) -> None:
-        release(paths, OLD)
-        assert module_directory.superseded(paths, launched(paths, program_modules.digest(), age=self.DAY)) == []
-
     def test_what_was_not_finished_goes(self, paths: Paths) -> None:
         draft = release(paths, "%s.%016x.new" % (program_modules.digest(), 1))
         assert module_directory.superseded(paths, launched(paths, OLD, age=self.DAY)) == [str(draft)]
-
-    def test_others_in_that_directory_are_not_ours(self, paths: Paths, tmp_path: Path) -> None:
-        for name in ("backup", OLD.upper().replace("0", "A"), OLD + "x", OLD[1:]):
-            release(paths, name)
-        os.symlink(tmp_path, Path(paths.lib_dir, OLD))
-        assert module_directory.found(paths.lib_dir) == []
 
 
 class TestRemove:

@@ -80,38 +80,6 @@ class TestImported:
             found = [dots + stem for dots, stem, _names in program_modules._IMPORT.findall(content.decode("utf-8"))]
             assert sorted(found) == sorted(written), name
 
-    def test_relative_imports_of_every_kind_are_found(self) -> None:
-        source = (
-            b"from . import sync, metrics\n"
-            b"from .paths import Paths\n"
-            b"from .._system import files\n"
-            b"from .._errors import NodeError\n"
-            b"from .._policy import (\n"
-            b"    policy,\n"
-            b"    values as those,\n"
-            b")\n"
-            b"from .state_files import Memory  # (ours)\n"
-            b"from . import units  # and no more, ever\n"
-            b"def late():\n"
-            b"    try:\n"
-            b"        from .verify import verify\n"
-            b"    except ImportError:\n"
-            b"        from .explain import explain\n"
-        )
-        assert sorted(program_modules.imported("_agent.status", source)) == [
-            "_agent.explain",
-            "_agent.metrics",
-            "_agent.paths",
-            "_agent.state_files",
-            "_agent.sync",
-            "_agent.units",
-            "_agent.verify",
-            "_errors",
-            "_policy.policy",
-            "_policy.values",
-            "_system.files",
-        ]
-
 
 class TestDigest:
     """program_modules.digest"""

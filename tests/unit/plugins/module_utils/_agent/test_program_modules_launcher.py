@@ -18,7 +18,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.private_node import private_paths
 
-PLAIN = choose_paths(python=sys.executable)
 MARKED = "# %s\n" % MARK
 OLDEST = {"config_dir": "/etc/ip-masq-agent", "bin_dir": "/opt/bin", "metrics_dir": "", "python": "/p", "root": ""}
 
@@ -51,29 +50,12 @@ def copied(paths: Paths, folder: Path, old: str, new: str) -> Path:
 class TestLauncher:
     """program_modules.launcher"""
 
-    def test_it_is_a_few_lines(self) -> None:
-        text = program_modules.launcher(PLAIN).decode()
-        assert text.startswith("#!%s -ISB\n# %s: the agent, version %s.\n" % (sys.executable, MARK, VERSION))
-        assert len(text.splitlines()) < 36
-        assert program_modules.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % program_modules.digest()
-
-    def test_programs_of_one_release_have_a_line_in_common(self) -> None:
-        other = choose_paths(bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics")
-        lines = [set(program_modules.launcher(paths).decode().splitlines()) for paths in (PLAIN, other)]
-        assert program_modules.release_line() in lines[0] & lines[1]
-        assert program_modules.release(program_modules.launcher(other)) == program_modules.digest()
-
     def test_it_runs_apart_from_environment_and_directory(self, made: Paths, tmp_path: Path) -> None:
         for trap in ("json.py", "ip_masq_agent.py", "sitecustomize.py"):
             (tmp_path / trap).write_text("raise SystemExit('root imports what lies around')")
         env = dict(os.environ, PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "json.py"))
         done = start(made.program, "--version", cwd=str(tmp_path), env=env)
         assert (done.returncode, done.stdout) == (0, "ip-masq-agent %s\n" % VERSION), done.stderr
-
-    def test_a_run_writes_nothing(self, made: Paths) -> None:
-        before = sorted(Path(made.lib_dir).rglob("*"))
-        assert start(made.program, "--version").returncode == 0
-        assert sorted(Path(made.lib_dir).rglob("*")) == before
 
     @pytest.mark.parametrize("damage", [b"", b"\xe3" + b"\0" * 500, b"\xff" * 100, b"N"], ids=repr)
     def test_damaged_compiled_code_stops_no_run(self, tmp_path: Path, damage: bytes) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-import shutil
 import typing as t
 from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, program_modules, removal, units
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import MARK, PACKAGED, Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import PACKAGED, Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import saved_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
@@ -129,21 +128,6 @@ def test_files_that_bring_the_rules_back_are_named_and_stay(world: World, monkey
     assert note.startswith("/etc/iptables/rules.v4 has the chain OPS-MASQ (line 1): ") and saved.exists()
 
 
-def test_units_of_a_newer_release_are_removed(world: World) -> None:
-    before = world.files()
-    world.install()
-    systemctl = world.boot(active=["ip-masq-agent-new.timer"])
-    unit = Path(world.paths.unit_dir, "ip-masq-agent-new.timer")
-    unit.write_text("# %s\n" % MARK)
-    link = unit.parent / "timers.target.wants" / unit.name
-    link.parent.mkdir()
-    link.symlink_to(unit)
-    Path(world.paths.files_list).write_text(json.dumps([str(unit)]))
-    done = world.remove()
-    assert world.files() == before and systemctl.active == set()
-    assert "stop: ip-masq-agent-new.timer" in done.services
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -184,16 +168,6 @@ class TestPackages:
         monkeypatch.setattr(packages, "find_owner", lambda _run, path: owner if path == unit else None)
         with pytest.raises(NodeError, match="%s belongs to the package masq" % unit):
             world.remove()
-        assert world.files() == before
-
-    def test_units_in_both_places_go(self, world: World) -> None:
-        before = world.files()
-        world.install()
-        other = world.paths._replace(units=PACKAGED.units)
-        for name, text in units.unit_files(other).items():
-            Path(other.unit_dir, name).parent.mkdir(exist_ok=True, parents=True)
-            Path(other.unit_dir, name).write_text(text)
-        world.remove()
         assert world.files() == before
 
     def test_the_package_itself_keeps_files_and_configuration(
@@ -321,17 +295,6 @@ class TestOthers:
         )
         assert world.remove().files == ()
 
-    def test_modules_of_all_releases_go(self, world: World) -> None:
-        before = world.files()
-        world.install()
-        folder = Path(program_modules.modules_dir(world.paths))
-        for name in (64 * "a", "%s.%016x.new" % (folder.name, 1)):
-            shutil.copytree(folder, folder.parent / name)
-        done = world.remove()
-        assert world.files() == before and not folder.parent.exists()
-        assert "directory removed: %s" % folder.parent in done.services
-        assert {change.path for change in done.files} >= {str(folder), str(folder.parent / (64 * "a"))}
-
     def test_a_unit_that_is_not_ours_stays_and_runs_on(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         os.makedirs(world.paths.unit_dir)
         unit = Path(world.paths.unit_dir, units.SERVICE)
@@ -359,25 +322,9 @@ class TestUnits:
         assert [call[0] for call in rest] == ["daemon-reload", "reset-failed"]
         assert (systemctl.enabled, systemctl.active, systemctl.is_stale) == (set(), set(), False)
 
-    def test_what_was_masked_while_it_ran_is_stopped(self, world: World) -> None:
-        systemctl = world.boot(active=[units.TIMER])
-        systemctl.masked.add(units.TIMER)
-        assert world.remove().services == ("stop: " + units.TIMER,)
-        assert not systemctl.active
-
-    def test_what_is_only_enabled_is_forgotten_by_systemd_too(self, world: World) -> None:
-        systemctl = world.boot(enabled=[units.TIMER])
-        done = world.remove()
-        assert done.services == ("disable: " + units.TIMER,)
-        assert not systemctl.enabled and not systemctl.is_stale
-
 
 class TestChains:
     """The rules are looked for under every name that they may have."""
-
-    def test_default_where_nothing_is_known(self, world: World) -> None:
-        world.remove()
-        assert world.chains == ["IP-MASQ-AGENT"]
 
     @pytest.mark.parametrize(
         "config, expected", [({"masqChain": "OPS", "toPorts": "?"}, ["OPS"]), ({"masqChain": "KUBE-X"}, []), ({}, [])]
@@ -391,12 +338,6 @@ class TestChains:
         removal.Removal(Node(world.run), world.paths, config=config).carry_out()
         assert world.chains == ["MINE"]
 
-    def test_that_of_the_configuration_and_that_of_the_memory(self, world: World) -> None:
-        world.install(json.dumps({"masqChain": "NEW"}))
-        write_memory(world.paths, Memory(values={"masq_chain": "OLD"}))
-        world.remove()
-        assert set(world.chains) == {"NEW", "OLD"}
-
     def test_that_of_the_memory_where_the_configuration_is_deleted_or_broken(self, world: World) -> None:
         for damage in (Path.unlink, lambda config: config.write_text("{")):
             world.install(json.dumps({"masqChain": "OLD"}))
@@ -404,8 +345,3 @@ class TestChains:
             damage(world.config_dir / "config")
             world.remove()
             assert "OLD" in world.chains
-
-    def test_that_of_the_installed_agent_s_configuration_whatever_the_options(self, world: World) -> None:
-        world.install(json.dumps({"masqChain": "MINE"}))
-        world.remove(world.paths._replace(config_dir="/no/such/place"))
-        assert world.chains == ["MINE"]

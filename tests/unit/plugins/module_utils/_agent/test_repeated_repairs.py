@@ -94,20 +94,6 @@ def test_in_no_hour_a_repair_is_logged_more_than_three_times(pauses: t.List[floa
         assert sum(1 for other, _line in journal.lines if when <= other < when + LOGGED_EVERY) <= 3
 
 
-def test_each_place_and_each_repair_counts_for_itself() -> None:
-    journal = Journal()
-    for family in ("ipv4", "ipv6"):
-        for backend in BACKENDS:
-            for actions in ((JUMP,), (CHAIN,), (JUMP, CHAIN)):
-                assert len(journal.run(1e9, *actions, family=family, backend=backend)) == len(actions)
-    assert repeated_repairs.undone(journal.known, 1e9) == []
-
-
-def test_a_run_that_repairs_nothing_remembers_and_logs_nothing() -> None:
-    journal = Journal()
-    assert journal.run(1e9) == () and journal.known == ()
-
-
 @pytest.mark.parametrize("jump", [-1.0, -1e6, PERIOD, 1e6])
 def test_it_is_forgotten_after_a_while_and_by_a_clock_that_was_set_back(jump: float) -> None:
     journal = Journal()
@@ -143,20 +129,6 @@ def test_a_running_reference_agent_is_named_where_it_can_write(agents: t.List[t.
         assert found.program == UNKNOWN
     else:
         assert found.program == "ip-masq-agent-v2" and "'/ip-masq-agent-v2 a\\nb'" in found.advice
-
-
-def test_an_agent_that_is_found_later_is_named(agents: t.List[t.Any]) -> None:
-    journal = Journal()
-    journal.run(1e9, JUMP)
-    journal.run(1e9 + 60, JUMP)
-    agents.append(Process(1, "ip-masq-agent", ["/ip-masq-agent"]))
-    assert journal.run(1e9 + 120, JUMP) == ()
-    (one,) = journal.known
-    assert one.program == "ip-masq-agent"
-    # It may be between two starts.
-    agents.clear()
-    journal.run(1e9 + 180, JUMP)
-    assert journal.known[0].program == "ip-masq-agent"
 
 
 @pytest.mark.parametrize(

@@ -108,13 +108,6 @@ class TestRecordingRunner:
         assert recorded.output_of([]) == ""
 
 
-def test_discarding_removes_it_and_can_be_repeated(paths: Paths) -> None:
-    snapshot.take(Script(), paths, COMMANDS, "output", lambda: True)
-    snapshot.discard(paths)
-    snapshot.discard(paths)
-    assert kept(paths) is None
-
-
 def test_time_of_the_last_sync_is_that_of_its_file(paths: Paths) -> None:
     assert snapshot.last_sync(paths) is None
     snapshot.mark_sync(paths)
