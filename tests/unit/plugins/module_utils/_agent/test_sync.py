@@ -564,7 +564,11 @@ steps = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+#: Fewer examples than elsewhere: each is a history of up to eight syncs.
+@settings(
+    max_examples=settings.default.max_examples // 3,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(steps)
 def test_any_history_adds_up(world: World, history: t.Any) -> None:
     # Without processes of their own for files: there are thousands of syncs.

@@ -33,15 +33,13 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6, PROTOCOLS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import UNICAST
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.rules_result import rules_diff, rules_return
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import engine
 from support.machine import Machine
 from support.packet_model import Packet, is_skipped, marks, model, packets, ports
 
 NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132}
-#: 640, as long as nobody asks for more or less.
-MANY = settings(max_examples=settings.default.max_examples * 64 // 15)
 #: Of kube-proxy and portmap, to which some exemptions leave packets.
 SERVICE_MARKS = 0x6000
 #: Packets of these have no mark that a policy skips.
@@ -177,7 +175,6 @@ def check_packets(one: Config, other: Config, family: str, data: t.Any) -> None:
         ], (packet, hex(mark))
 
 
-@MANY
 @given(pairs(), engine.families, st.data())
 def test_a_packet_has_one_effect_or_nothing_changes_for_it(
     pair: t.Tuple[Config, Config], family: str, data: t.Any

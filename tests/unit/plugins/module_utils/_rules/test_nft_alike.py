@@ -13,7 +13,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.referenced
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import Rule, RuleTable
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, nf_tables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, Family
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import nft_messages as nft
 
@@ -129,7 +129,6 @@ def _chains(draw: t.Any) -> t.Tuple[Family, t.List[bytes]]:
     return family, [*first, draw(plain) + draw(st.sampled_from([new, _xt("target", "DNAT", _translation(own, 8), 2)]))]
 
 
-@settings(max_examples=400)
 @given(_chains())
 def test_chains_of_one_form_differ_in_an_address_alone(drawn: t.Tuple[Family, t.List[bytes]]) -> None:
     family, rules = drawn

@@ -670,7 +670,7 @@ def _no_ties(world: World) -> bool:
 
 EXAMPLES = settings.default.max_examples
 #: Fewer examples than elsewhere, because each compares a dozen packets. Some sorts of worlds are rare.
-fewer = settings(max_examples=EXAMPLES * 3 // 5, suppress_health_check=list(HealthCheck))
+fewer = settings(max_examples=EXAMPLES * 2 // 5, suppress_health_check=list(HealthCheck))
 
 
 @fewer
