@@ -237,22 +237,3 @@ def test_what_the_copy_lacks_is_listed_once(agent: Agent) -> None:
     reason = {"code": "tc_ebpf", "text": "not in the copy: eBPF programs on eth0", "ranges": []}
     agent.finds(verified=None, summary="not tested", untested=[reason], limits=[limit])
     assert agent.verify().lines == ["not tested", "not tested: not in the copy: eBPF programs on eth0"]
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff", b'{"time": 1e300}', b"null", b'"text"'])
-def test_a_damaged_result_counts_as_none(agent: Agent, content: bytes) -> None:
-    agent.finds()
-    agent.verify()
-    path = Path(agent.paths.verification_file)
-    assert read_verification(agent.paths) is not None
-    path.write_bytes(content)
-    assert read_verification(agent.paths) is None
-
-
-@pytest.mark.parametrize(("field", "value"), [("time", 1e300), ("time", "x"), ("verified", 2), ("conflicts", "many")])
-def test_a_result_with_an_odd_value_counts_as_none(agent: Agent, field: str, value: t.Any) -> None:
-    agent.finds()
-    agent.verify()
-    path = Path(agent.paths.verification_file)
-    path.write_text(json.dumps(dict(json.loads(path.read_text()), **{field: value})))
-    assert read_verification(agent.paths) is None

@@ -226,22 +226,6 @@ def test_rulesets_that_mean_the_same_do_the_same(one: Config, other: Config, fam
         assert effect(model(one, packet), one) == effect(model(other, packet), other)
 
 
-@given(engine.narrow_configs, engine.families, st.data())
-def test_a_rule_that_is_gone_is_never_equal_unless_no_packet_meets_it(config: Config, family: str, data: t.Any) -> None:
-    config = config._replace(exemption="return")
-    ruleset = from_config(config, family)
-    rules = list(ruleset.rules)
-    if not rules:
-        return
-    del rules[data.draw(st.integers(0, len(rules) - 1))]
-    found = from_rules(rules)
-    if not engine.same(ruleset, found):
-        return
-    for _number in range(5):
-        packet = data.draw(packets(config, family))
-        assert effect(met(rules, packet), config) == effect(model(config, packet), config)
-
-
 def rendered(family: str = IPV4, **options: t.Any) -> t.List[str]:
     """The rules of a policy, as iptables prints them, without comments."""
     rules = from_config(build(dict(options, random_fully=False)), family).rules
@@ -315,28 +299,6 @@ def rendered(family: str = IPV4, **options: t.Any) -> t.List[str]:
 )
 def test_the_order_of_the_rules(options: t.Dict[str, t.Any], expected: t.List[str]) -> None:
     assert [rule.replace("-j ", "") for rule in rendered(masq_link_local=True, **options)] == expected
-
-
-@pytest.mark.parametrize("exemption", ["return", "accept", "enforce"])
-def test_where_marked_packets_are_left_to_others(exemption: str) -> None:
-    marks = ["0x4000/0x4000", "0x7"]
-    config = build({"skip_marks": marks, "exemption": exemption, "random_fully": False})
-    if exemption != "enforce":
-        lines = rendered(skip_marks=marks, exemption=exemption)
-        first = lines.index("-m mark --mark 0x4000/0x4000 -j RETURN")
-        assert lines[first + 1] == "-m mark --mark 0x7 -j RETURN"
-        assert first == (0 if exemption == "return" else 2)
-    table = nftables_ruleset.from_ruleset(from_config(config, IPV4), IPV4)
-    for _name, rules in table.chains:
-        lines = [nftables_syntax.bare(rule) for rule in rules]
-        first = lines.index("meta mark & 0x00004000 == 0x00004000 return")
-        assert lines[first - 1] == "fib daddr type local return" and lines[first + 1] == "meta mark 0x00000007 return"
-
-
-def test_other_marks_are_another_meaning() -> None:
-    one, other, none = (from_config(build({"skip_marks": marks}), IPV4) for marks in (["1", "2"], ["2", "1"], ["1"]))
-    assert engine.same(one, other) and not engine.same(one, none) and not engine.same(none, one)
-    assert iptables_syntax.parse_rule("-A C -m mark --mark 0x5/0x4 -j RETURN", IPV4) is None
 
 
 @pytest.mark.parametrize("options", [{}, {"except_interfaces": ["cni0"]}, {"out_interfaces": ["eth0"]}], ids=str)

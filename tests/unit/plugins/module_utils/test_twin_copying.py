@@ -158,10 +158,6 @@ def test_services_of_ipvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert calls[1:] == [["/sbin/ipvsadm", "--restore"]]
 
 
-def test_priorities_of_builtin_chains() -> None:
-    assert xtables.priority("nat", "POSTROUTING") == 100 and xtables.priority("nat", "PREROUTING") == -100
-
-
 # chains of the same priority
 
 
@@ -223,26 +219,6 @@ def _decide(*steps: t.Tuple[str, str, str, int]) -> deciding_rule.TracedDecision
     tables = [legacy_tables.table("nat", _NAT), closed]
     rules = deciding_rule.Rules(_run, (), tables)
     return rules.decide([trace.Step(True, 2, table, chain, kind, number) for table, chain, kind, number in steps])
-
-
-def test_rule_that_translates_decides(tool: None) -> None:
-    found = _decide(
-        ("nat", "PREROUTING", trace.RULE, 1),
-        ("nat", "POSTROUTING", trace.RULE, 1),
-        ("nat", "MINE", trace.RULE, 2),
-    )
-    assert found.source_rule is not None and found.source_rule.text == "-A MINE -j MASQUERADE"
-    assert found.lost == ""
-
-
-def test_last_rule_that_let_it_pass_decides_otherwise(tool: None) -> None:
-    found = _decide(
-        ("nat", "PREROUTING", trace.POLICY, 2),
-        ("nat", "POSTROUTING", trace.RULE, 1),
-        ("nat", "MINE", trace.RULE, 1),
-        ("nat", "POSTROUTING", trace.POLICY, 2),
-    )
-    assert found.source_rule is not None and found.source_rule.text == "-A MINE -d 10.0.0.0/8 -j RETURN"
 
 
 def test_where_a_packet_is_lost(tool: None) -> None:

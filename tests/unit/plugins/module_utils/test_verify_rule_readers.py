@@ -16,7 +16,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import (
     xt_rules,
     xt_tables,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.reading import Reading, UnknownError, match_of
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.reading import Reading, UnknownError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.referenced_objects import Known
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import (
     ACCEPT,
@@ -88,17 +88,6 @@ def _unknown(*expressions: bytes, **options: t.Any) -> t.Tuple[str, ...]:
 
 
 # conditions of nft
-
-
-def test_a_field_may_be_loaded_in_part() -> None:
-    assert _match(nft.payload(nft.NETWORK, 16, 2), nft.compare(b"\x0a\x01")) == Match(
-        destination=(span("10.1.0.0/16"),)
-    )
-    # source and destination in one load
-    both = nft.payload(nft.NETWORK, 12, 8)
-    assert _match(both, nft.compare(address("10.0.0.1") + address("10.0.0.2"))) == Match(
-        source=(span("10.0.0.1/32"),), destination=(span("10.0.0.2/32"),)
-    )
 
 
 def test_one_of_two_fields_differs() -> None:
@@ -223,11 +212,6 @@ def test_what_is_not_known_may_do_anything() -> None:
     assert rule.branches == ()  # loads something that nothing asks
     (rule,) = _rules(nft.expression("match", netlink.text(1, "conntrack"), netlink.attribute(3, b"")), MASQ)
     assert does_unknown(rule) and rule.unknown == ("it cannot be read",)
-
-
-def test_what_does_nothing_is_no_condition() -> None:
-    (rule,) = _rules(nft.expression("limit"), nft.expression("counter"), nft.expression("log"))
-    assert rule.branches == () and rule.unknown == ()
 
 
 def test_tables_that_see_packets_elsewhere() -> None:
@@ -367,10 +351,6 @@ def test_conditions_that_all_hold(groups: t.List[t.Tuple[t.List[t.Any], bool]]) 
                 for alternatives, inverted in groups
             )
             assert _reads(reading, source, destination) == wanted
-
-
-def test_no_condition_is_every_packet() -> None:
-    assert match_of({}) == Match()
 
 
 def test_what_a_rule_remembers_of_packets() -> None:

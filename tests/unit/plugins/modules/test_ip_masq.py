@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import os
 import re
 import typing as t
@@ -28,7 +27,6 @@ from support.random_policies import CHAIN
 # The module is imported here for its documentation, and run there as a program.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 
-OPTIONS: t.Dict[str, t.Any] = documentation(ip_masq)["options"]
 EXAMPLES: t.List[t.Dict[str, t.Any]] = yaml.safe_load(ip_masq.EXAMPLES)
 RETURN: t.Dict[str, t.Any] = yaml.safe_load(ip_masq.RETURN)
 #: What every module returns, so that no RETURN names it.
@@ -63,17 +61,6 @@ def run(check: bool = False, **options: t.Any) -> t.Dict[str, t.Any]:
     result = module_process.run(module_process.Run(options, check=check, diff=True))
     assert "crashed" not in result, result["crashed"]
     return result
-
-
-def test_documented_options_are_the_options(spec: t.Dict[str, t.Any]) -> None:
-    documented = {
-        name: {
-            key: value for key, value in option.items() if key in ("type", "elements", "choices", "default", "required")
-        }
-        for name, option in OPTIONS.items()
-    }
-    assert documented == spec["argument_spec"]
-    assert all(option["description"] for option in OPTIONS.values())
 
 
 def test_attributes_say_what_the_module_can(spec: t.Dict[str, t.Any]) -> None:
@@ -228,29 +215,6 @@ def test_a_config_file_is_the_policy_and_its_notes_are_warnings(machine: Machine
     assert [rule.split()[3] for rule in result["families"]["ipv4"]["rules"] if "-d" in rule] == ["10.0.0.0/8"]
     (warning,) = [text for text in result["warnings"] if "'nonMasqueradeCidr' is not known" in text]
     assert warning.startswith(os.uname().nodename + ": ") and warning.endswith("nonMasqueradeCIDRs")
-
-
-@pytest.mark.parametrize("ports", ["", [], "1024-2047", "1024-2047,4096", ["1024-2047", 4096], ["", "4096"], [" "]])
-def test_ports_mean_the_same_in_an_option_and_in_a_file(machine: Machine, tmp_path: t.Any, ports: t.Any) -> None:
-    path = tmp_path / "config"
-    path.write_text(json.dumps({"toPorts": ports}))
-    option, file = run(check=True, to_ports=ports), run(check=True, config_file=str(path))
-    assert option.get("families") == file.get("families")
-    assert option.get("failed") == file.get("failed") == (True if ports in (["", "4096"], [" "]) else None)
-
-
-def test_a_broken_config_file_is_named_with_its_key(machine: Machine, tmp_path: t.Any) -> None:
-    path = tmp_path / "config"
-    path.write_text('{"resyncInterval": 60}')
-    assert run(config_file=str(path))["msg"].startswith("%s: resyncInterval: 60 is not a duration" % path)
-    assert machine.asked == []
-
-
-def test_options_that_are_flags_of_the_reference_agent_go_with_a_file(machine: Machine, tmp_path: t.Any) -> None:
-    path = tmp_path / "config"
-    path.write_text('{"masqChain": "FROM-FILE", "randomFully": false}')
-    rules = run(config_file=str(path), masq_chain="FROM-OPTION")["families"]["ipv4"]["rules"]
-    assert rules[-1].startswith("-A FROM-OPTION ") and not rules[-1].endswith("--random-fully")
 
 
 def test_one_familys_failure_is_returned_with_what_the_other_did(machine: Machine) -> None:

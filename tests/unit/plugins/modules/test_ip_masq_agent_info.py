@@ -49,32 +49,6 @@ def test_options_are_those_of_the_module_that_installs() -> None:
     assert installs == module.ARGUMENT_SPEC
 
 
-@pytest.mark.parametrize(
-    "on_the_node, declared, keys",
-    [
-        (config_text({}), {}, []),
-        (config_text({}).replace("\n", " "), {}, []),
-        # Defaults that are written out mean the same, and a value in another form.
-        (config_text({"cidrLimit": 64, "resyncInterval": "60s"}), {}, []),
-        (config_text({}), {"toPorts": []}, []),
-        (config_text({"resyncInterval": "60s", "toPorts": [1024]}), {"resyncInterval": "1m", "toPorts": ["1024"]}, []),
-        (config_text({"toPorts": [1024]}), {"toPorts": []}, ["toPorts"]),
-        (config_text({}), {"cidrLimit": 70, "nonMasqueradeCIDRs": "10.0.0.0/8"}, ["nonMasqueradeCIDRs", "cidrLimit"]),
-        # Without a list a drop-in would replace the default one.
-        ("{}", {}, ["nonMasqueradeCIDRs"]),
-        # Of a file that would be refused only what differs is returned as well.
-        ('{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}', {}, ["nonMasqueradeCIDRs"]),
-        (None, {"masqChain": "MINE"}, ["nonMasqueradeCIDRs", "masqChain"]),
-    ],
-)
-def test_keys_that_differ(
-    tmp_path: Path, on_the_node: t.Optional[str], declared: t.Dict[str, t.Any], keys: t.List[str]
-) -> None:
-    if on_the_node is not None:
-        (tmp_path / "config").write_text(on_the_node)
-    assert list(agent_info_task.differences(Paths(config_dir=str(tmp_path)), config_text(declared))) == keys
-
-
 def test_both_values_of_what_differs_are_shown(tmp_path: Path) -> None:
     node: t.Dict[str, t.Any] = {
         "nonMasqueradeCIDRs": ["10.0.0.0/8", "FD00::/8", "100.64.0.0/10", "10.0.0.1/8"],

@@ -102,15 +102,6 @@ def test_what_the_default_list_does_not_cover_is_added_to_it() -> None:
     assert "240.0.0.0/4" in reserved and "100.64.0.0/16" not in reserved
 
 
-def test_addresses_of_nodes_are_those_of_the_inventory() -> None:
-    one = {"ip": "10.3.0.1", "access_ip": "203.0.113.4", "ip6": "2001:db8::1", "main_ip": "198.51.100.1"}
-    two = {"ip": "10.3.0.2", "access_ip": "203.0.113.4", "access_ip6": "2001:db8::2"}
-    assert derive(one, two)["nodes"] == ["10.3.0.1/32", "203.0.113.4/32", "10.3.0.2/32"]
-    both = derive(one, two, ipv6_stack=True)
-    assert both["nodes"][2:] == ["2001:db8::1/128", "10.3.0.2/32", "2001:db8::2/128"]
-    assert "2001:db8::1/128" in both["exempt"]
-
-
 def test_addresses_are_of_all_nodes_and_variables_of_those_in_the_play() -> None:
     hostvars = {"n1": {"ip": "10.3.0.1", "kube_pods_subnet": "10.1.0.0/16"}, "n2": {"ip": "10.3.0.2"}}
     found = FilterModule().filters()["kubespray"](["n1"], ["n1", "n2"], hostvars)
@@ -140,28 +131,6 @@ def test_addresses_are_of_all_nodes_and_variables_of_those_in_the_play() -> None
 def test_what_has_no_meaning_is_refused_with_the_variable(hosts: t.List[t.Any], message: str) -> None:
     with pytest.raises(AnsibleFilterError, match="kubenode.ip_masq.kubespray: " + message):
         derive(*hosts)
-
-
-@pytest.mark.parametrize(
-    "hosts, line",
-    [
-        ([{"ip": "10.3.0.1"}, {"access_ip": "203.0.113.2"}], "nodes 10.3.0.1/32, 203.0.113.2/32; IPv6"),
-        ([{}, {"ip": "10.3.0.2"}], "nodes 10.3.0.2/32 (set ip of n1; ansible_host is not read); IPv6"),
-        (
-            [{"ansible_host": "192.0.2.1"}, {"ip": None, "ip6": "2001:db8::2"}],
-            "nodes not in the inventory (set ip of n[1-2]; ansible_host is not read); IPv6 off",
-        ),
-        (
-            [
-                {"ip6": "2001:db8::1", "ipv4_stack": False, "ipv6_stack": True},
-                {"ipv4_stack": False, "ipv6_stack": True},
-            ],
-            "nodes 2001:db8::1/128 (set ip6 of n2; ansible_host is not read); IPv6 on",
-        ),
-    ],
-)
-def test_nodes_without_an_address_are_named(hosts: t.List[t.Any], line: str) -> None:
-    assert line in derive(*hosts)["lines"][0]
 
 
 ENFORCE = {"ip_masq_agent_exemption": "enforce"}
@@ -290,12 +259,6 @@ def test_who_has_a_route_to_pods(plugin: str, variables: t.Dict[str, t.Any], bec
         assert said[0].startswith("%s: %s" % (plugin, UNKNOWN) if because is UNKNOWN else known)
         assert "in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16" in said[0]
         assert "set ip_masq_agent_non_masquerade_cidrs to the networks of the cluster and of outside hosts" in said[0]
-
-
-def test_nodes_that_peer_are_enough_and_one_that_lists_no_ranges_is_not() -> None:
-    """As with all that only remarks are about, nodes may differ."""
-    assert not any("a route" in line for line in derive({"peer_with_router": True}, {}, **BIRD)["lines"])
-    assert "a route" in derive(LISTED, {})["lines"][1]
 
 
 ALL, BIT = "kube_proxy_masquerade_all: true: ", "kube_proxy_masquerade_bit: 17: ip_masq_agent_exemption: accept and"

@@ -63,13 +63,6 @@ def test_no_name_is_lost_and_none_is_invented(names: t.List[str]) -> None:
     assert sorted(expanded(some_of(names, 10**6))) == sorted(names)
 
 
-@given(st.lists(st.text(min_size=1), unique=True), st.integers(20, 200))
-def test_any_names_fit_unless_one_is_long(names: t.List[str], width: int) -> None:
-    short = some_of(names, width)
-    longest = max(map(len, names), default=0)
-    assert len(short) <= max(width, longest + len(" and 1,000 more") + len("[-]") + longest)
-
-
 @given(st.text())
 def test_text_is_one_line_that_a_terminal_shows(text: str) -> None:
     assert one_line(text).isprintable() and "\n" not in one_line(text)

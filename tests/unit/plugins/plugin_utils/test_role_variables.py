@@ -116,27 +116,6 @@ def test_limits_of_effects(limit: t.Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"non_masquerade_cidrs": []},
-        {"non_masquerade_cidrs": "10.0.0.0/8,192.168.0.0/16"},
-        {"non_masquerade_cidrs": ["10.233.64.0/18,fd85::/112", "10.0.0.0/8"], "enable_ipv6": "true"},
-        {"to_ports": "1024-29999,32768"},
-        {"to_ports": [1024, "2000-3000"]},
-        {"to_ports": "auto", "node_port_range": "30000-40000"},
-        {"cidr_limit": "70", "random_fully": "no", "lock_timeout": "3"},
-        {"cluster_cidrs": "10.233.64.0/18,10.233.0.0/18"},
-        {"cluster_cidrs": ["100.64.0.0/10"], "nomasq_all_reserved_ranges": True},
-        {"metrics_dir": "/var/lib/node_exporter"},
-        {"state": "absent", "non_masquerade_cidrs": ["10.0.0.1/8"], "config_dir": "etc"},
-        {"install_packages": "never"},
-    ],
-)
-def test_good_values_are_accepted(options: t.Dict[str, t.Any]) -> None:
-    assert errors(**options) == []
-
-
-@pytest.mark.parametrize(
     "options, message",
     [
         (

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import io
-import ipaddress
 import json
 import os
 import re
@@ -343,26 +342,10 @@ class TestStatus:
         assert re.search(r"^ +BROKEN: %s: " % run.config, run.out, re.MULTILINE)
         assert re.search(r"^exempt +10.9.0.0/16$", run.out, re.MULTILINE)
 
-    def test_broken_config_and_no_previous_one(self, run: Agent) -> None:
-        run.config.write_text(BROKEN)
-        assert run("status") == cli.CONFIG_BROKEN
-        assert run.out == ""
-        assert "has host bits set" in run.err
-        assert "no previous valid configuration to fall back to" in run.err
-
     def test_a_family_that_cannot_be_read_is_an_error(self, run: Agent) -> None:
         run.met = {"errors": ["ipv6: no module"]}
         assert run("status") == cli.FAILED
         assert "ipv6: no module" in run.out
-
-    @pytest.mark.parametrize("repaired, text", [(0, "0 times"), (1, "1 time"), (7, "7 times")])
-    def test_history_is_reported(self, run: Agent, repaired: int, text: str) -> None:
-        event = Event(1_700_000_000.0, ("ipv4: one", "ipv4: two"))
-        run.remember(Memory(last_change=event, last_error=event, drift_repaired=repaired))
-        run("status")
-        assert re.search(r"^drift +repaired %s$" % text, run.out, re.MULTILINE)
-        assert re.search(r"^last change +2023-11-1.*: ipv4: one \(and 1 more\)$", run.out, re.MULTILINE)
-        assert re.search(r"^last error .*ipv4: one \(and 1 more\) \(resolved\)$", run.out, re.MULTILINE)
 
     def test_long_lists_are_shortened_for_people_only(self, run: Agent) -> None:
         cidrs = ["10.%d.0.0/17" % number for number in range(60)]
@@ -408,13 +391,6 @@ class TestVerify:
         assert run.asked == inspection.Request(verify=True)
         assert run("verify", "--max-questions", "-1") == 2
         assert "max_questions: -1 is negative" in run.err
-
-    def test_limit_of_time_and_networks_of_pods(self, run: Agent) -> None:
-        run("verify", "--max-seconds", "7", "--pod-cidrs", "10.244.0.0/16,fd00:10::/32")
-        networks = tuple(map(ipaddress.ip_network, ("10.244.0.0/16", "fd00:10::/32")))
-        assert run.asked == inspection.Request(verify=True, max_seconds=7, pod_cidrs=networks)
-        assert run("verify", "--pod-cidrs", "10.244.0.1/16") == 2
-        assert "10.244.0.0/16" in run.err
 
     def test_status_says_that_it_was_never_verified(self, run: Agent) -> None:
         assert run("status") == cli.OK
@@ -484,17 +460,6 @@ class TestVerify:
 
 class TestJournal:
     """What is logged, and how."""
-
-    def test_a_person_gets_plain_lines(self, run: Agent) -> None:
-        run.config.write_text(BROKEN)
-        run("status")
-        assert run.err.startswith("ip-masq-agent: %s" % run.config)
-
-    def test_the_journal_gets_priorities(self, run: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("JOURNAL_STREAM", "8:1234")
-        run.config.write_text(BROKEN)
-        run("status")
-        assert run.err.startswith("<3>%s" % run.config)
 
     def test_whatever_a_line_holds_it_is_one_line(self, run: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
         """The journal would take the rest for another message, of the priority that it names."""

@@ -44,16 +44,6 @@ def test_without_a_python_of_the_system_that_will_do_it_is_that_of_the_module(
     assert node_paths.find_paths(params()).python == sys.executable
 
 
-def test_places_are_checked_unless_all_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(paths: t.Any) -> None:
-        raise ConfigError("config_dir: %s" % paths.config_dir)
-
-    monkeypatch.setattr(node_paths.install, "check_paths", refuse)
-    with pytest.raises(ConfigError, match="config_dir: /tmp/x"):
-        node_paths.find_paths(params(config_dir="/tmp/x"))
-    assert node_paths.named_paths(params(config_dir="/tmp/x")).config_dir == "/tmp/x"
-
-
 def test_metrics_need_their_directory_unless_all_goes(tmp_path: Path) -> None:
     assert node_paths.find_paths(params(metrics_dir=str(tmp_path))).metrics_file.startswith(str(tmp_path))
     gone = str(tmp_path / "gone")
