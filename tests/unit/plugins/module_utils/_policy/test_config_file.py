@@ -19,7 +19,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import co
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build, file_key
 
 RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
-MIXED = ["172.16.0.0/12", "fc00::/7"]
 
 
 def policy(text: str) -> Config:
@@ -68,20 +67,6 @@ def test_what_a_file_says_and_defaults_for_the_rest(text: str, expected: Expecte
     assert config.masq_link_local is expected.masq_link_local
     assert config.resync_interval == expected.seconds * 10**9
     assert config_file.parse(text, "cfg").notes == ()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "enableIPv6: true\nmasqLinkLocalIPv6: true\nnonMasqueradeCIDRs: [172.16.0.0/12, 'fc00::/7']\n",
-        "nonMasqueradeCIDRs:\n- 172.16.0.0/12\n- fc00::/7\nenableIPv6: true\nmasqLinkLocalIPv6: true\n",
-        '{"enableIPv6": true, "masqLinkLocalIPv6": true, "nonMasqueradeCIDRs": ["172.16.0.0/12", "fc00::/7"]}',
-    ],
-)
-def test_ipv6_mixed_in_with_ipv6_on(text: str) -> None:
-    config = policy(text)
-    assert [str(network) for network in config.non_masquerade_cidrs] == MIXED
-    assert config.masq_link_local_ipv6 and not config.masq_link_local
 
 
 @pytest.mark.parametrize(
@@ -169,13 +154,6 @@ def test_what_is_beyond_all_measure_is_refused_with_a_short_message(case: str) -
     with pytest.raises(ConfigError, match=problem) as refused:
         policy(text)
     assert len(str(refused.value)) < 400
-
-
-def test_what_cannot_be_shown_as_it_is_is_an_unknown_key_all_the_same() -> None:
-    document = config_file.parse(json.dumps({"\ud800\x1b[2J\n<0>": 1, "y" * 10_000: 1, "cidrLimit": 3}), "cfg")
-    assert document.values == {"cidr_limit": 3}
-    for note in document.notes:
-        assert note.isprintable() and note.isascii() and len(note) < 300
 
 
 def _damages(text: str) -> t.Iterator[str]:
@@ -374,10 +352,6 @@ def test_json_needs_no_yaml_and_yaml_says_what_it_needs(monkeypatch: pytest.Monk
         policy('{"resyncInterval": 5m}')
 
 
-def test_no_file_is_all_defaults_and_no_error(tmp_path: Path) -> None:
-    assert config_file.load(str(tmp_path / "none")) == config_file.Document({})
-
-
 def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_bytes(b"\xef\xbb\xbfresyncInterval: 5m\n")
@@ -432,53 +406,3 @@ def drop_in(folder: Path, **files: str) -> Path:
         path = folder / name if name == "config" else folder / "config.d" / name.replace("_", ".")
         path.write_text(text)
     return folder
-
-
-def test_drop_ins_unite_lists_in_name_order_without_duplicates(tmp_path: Path) -> None:
-    folder = drop_in(
-        tmp_path,
-        config="nonMasqueradeCIDRs: [10.0.0.0/8, 11.0.0.0/8]\n",
-        b_yaml="nonMasqueradeCIDRs: [12.0.0.0/8, 10.0.0.0/8]\n",
-        a_json='{"nonMasqueradeCIDRs": ["13.0.0.0/8"]}',
-        c_yml="nonMasqueradeCIDRs:\n",
-        d_txt="nonMasqueradeCIDRs: [99.0.0.0/8]\n",
-    )
-    document, read = load_directory(str(folder))
-    assert document.values == {"non_masquerade_cidrs": ["10.0.0.0/8", "11.0.0.0/8", "13.0.0.0/8", "12.0.0.0/8"]}
-    assert [os.path.basename(path) for path in read] == ["config", "a.json", "b.yaml", "c.yml"]
-    assert document.notes == ()
-
-
-def test_the_last_scalar_wins_and_two_drop_ins_that_disagree_are_noted(tmp_path: Path) -> None:
-    folder = drop_in(
-        tmp_path,
-        config="resyncInterval: 5m\nmasqLinkLocal: true\n",
-        a_json='{"resyncInterval": "6m", "masqLinkLocal": true}',
-        b_json='{"resyncInterval": "7m"}',
-    )
-    document, _read = load_directory(str(folder))
-    assert document.values == {"resync_interval": "7m", "masq_link_local": True}
-    (note,) = document.notes
-    assert "resyncInterval is '7m' here and '6m' in" in note and "the last one read wins" in note
-
-
-def test_drop_ins_need_no_config_beside_them_and_hidden_files_are_none(tmp_path: Path) -> None:
-    folder = drop_in(tmp_path, a_json='{"resyncInterval": "6m"}')
-    (folder / "config.d" / ".b.json").write_text("{{{")
-    document, read = load_directory(str(folder))
-    assert document.values == {"resync_interval": "6m"} and len(read) == 1
-    assert load_directory(str(tmp_path / "none")) == (config_file.Document({}), ())
-
-
-def test_one_broken_drop_in_is_an_error_naming_it(tmp_path: Path) -> None:
-    folder = drop_in(tmp_path, config="resyncInterval: 5m\n", a_json="{")
-    with pytest.raises(ConfigError, match="a.json: invalid JSON, line 1"):
-        load_directory(str(folder))
-
-
-@pytest.mark.parametrize("before", ["# written by a template\n", "\n# a\n\n# b\n", "\ufeff# a\r\n"])
-def test_damaged_json_is_no_yaml_either_with_a_comment_before_it(before: str) -> None:
-    with pytest.raises(ConfigError, match="invalid JSON, line %d" % (before.count("\n") + 1)):
-        config_file.parse(before + '{"nonMasqueradeCIDRs": }', "cfg")
-    assert config_file.parse(before + '{"nonMasqueradeCIDRs": []}', "cfg").values == {"non_masquerade_cidrs": []}
-    assert config_file.parse(before + "masqLinkLocal: true\n", "cfg").values == {"masq_link_local": True}

@@ -11,26 +11,14 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
     BACKENDS,
-    POLICY_OPTIONS,
     Config,
     build,
     file_key,
     file_key_hint,
-    find_file_key,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
 
 RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
-RESERVED = RFC1918 + [
-    "100.64.0.0/10",
-    "192.0.0.0/24",
-    "192.0.2.0/24",
-    "192.88.99.0/24",
-    "198.18.0.0/15",
-    "198.51.100.0/24",
-    "203.0.113.0/24",
-    "240.0.0.0/4",
-]
 
 
 def cidrs(**values: t.Any) -> t.List[str]:
@@ -66,19 +54,6 @@ def test_nothing_given_is_the_reference_agents_defaults() -> None:
         node_port_range=PortRange(30000, 32767),
         port_metrics=0,
     )
-
-
-def test_an_empty_list_is_empty_and_not_the_default() -> None:
-    assert cidrs(non_masquerade_cidrs=[]) == []
-
-
-def test_all_reserved_ranges_replace_the_default_in_their_order() -> None:
-    assert cidrs(nomasq_all_reserved_ranges=True) == RESERVED
-
-
-def test_a_list_wins_over_all_reserved_ranges_and_keeps_its_order() -> None:
-    given = ["192.168.0.0/16", "10.0.0.0/8"]
-    assert cidrs(nomasq_all_reserved_ranges=True, non_masquerade_cidrs=given) == given
 
 
 @pytest.mark.parametrize(
@@ -160,19 +135,10 @@ def test_a_message_stays_short_and_on_one_line_whatever_the_value() -> None:
         assert len(str(refused.value)) < 300 and "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("value", ["1024-2048,42", ["1024-2048", "42"], ["1024-2048,42"], ["1024-2048", 42]])
-def test_to_ports_may_be_one_text_or_a_list(value: t.Any) -> None:
-    assert build({"to_ports": value}).to_ports == (PortRange(1024, 2048), PortRange(42, 42))
-
-
 @pytest.mark.parametrize("value", ["", [""], [], ()])
 def test_no_ports_are_written_in_any_of_these_ways(value: t.Any) -> None:
     """A file can hold each; Ansible makes a list with one empty text of the option's empty value."""
     assert build({"to_ports": value}).to_ports == ()
-
-
-def test_the_shortest_interval_is_a_second() -> None:
-    assert build({"resync_interval": "1s"}).resync_interval == 10**9
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -183,19 +149,6 @@ def test_enforce_needs_nftables(backend: str) -> None:
     else:
         with pytest.raises(ConfigError, match="enforce needs the nftables backend, not %s" % backend):
             build(values)
-
-
-def test_every_key_is_found_in_any_case() -> None:
-    for key in POLICY_OPTIONS:
-        assert find_file_key(key.key.upper()) == find_file_key(key.key) == key
-    assert find_file_key("masq_chain") is None
-
-
-@pytest.mark.parametrize("name", ["masqLin\u212aLocal", "ma\u017fqLinkLocal", "MA\u017fQLIN\u212aLOCAL"])
-def test_letters_beyond_ascii_are_not_folded(name: str) -> None:
-    """ip-masq-agent takes these for masqLinkLocal, as Go folds Unicode."""
-    assert find_file_key(name) is None
-    assert file_key_hint(name) == "the nearest known key is masqLinkLocal"
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import json
 import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Source
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.drop_ins import merge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
     RFC1918_CIDRS,
     build,
@@ -124,24 +121,6 @@ def test_digests_do_not_depend_on_options_at_their_default() -> None:
     one = build({"out_interfaces": ["eth0", "eth1"]})
     assert one.digest == build({"out_interfaces": ["eth1", "eth0"]}).digest != build({}).digest
     assert one.digest != build({"except_interfaces": ["eth0", "eth1"]}).digest
-
-
-def test_policies_are_the_same_however_interfaces_are_written() -> None:
-    for key, value in (
-        ("except_interfaces", ["eth%s"]),
-        ("snat", [{"address": "192.0.2.7", "out_interface": "eth%s"}]),
-        ("rules", [{"action": "skip", "out_interfaces": ["eth%s"]}]),
-    ):
-        one, other = (build(json.loads(json.dumps({key: value}) % sign)) for sign in "+*")
-        assert one == other and one.digest == other.digest and repr(one) == repr(other)
-
-
-def test_lists_of_several_files_are_united() -> None:
-    files = ['{"sourceCIDRs": ["10.1.0.0/16"], "outInterfaces": ["eth0"]}', '{"sourceCIDRs": ["10.2.0.0/16"]}']
-    paths = ["/etc/ip-masq-agent/config", "/etc/ip-masq-agent/config.d/10.json"]
-    document = merge([Source(path, text, 0.0) for path, text in zip(paths, files)])
-    assert document.values == {"source_cidrs": ["10.1.0.0/16", "10.2.0.0/16"], "out_interfaces": ["eth0"]}
-    assert not document.notes
 
 
 def test_text_is_split_at_commas_where_ansible_hands_it_over() -> None:

@@ -69,17 +69,6 @@ def test_refused_with_the_value_and_the_remedy(values: t.Dict[str, t.Any], messa
         build(values, label=file_key)
 
 
-@pytest.mark.parametrize("position", ["first", "last"])
-def test_nftables_has_first_and_last(position: str) -> None:
-    assert build({"jump_position": position, "exemption": "enforce", "backend": "nftables"}).jump_position == position
-
-
-def test_the_digest_knows_position_and_flush() -> None:
-    assert build({}).digest == build({"jump_position": "keep", "flush_conntrack": "none"}).digest
-    others = [{"jump_position": "first"}, {"jump_position": "last"}, {"flush_conntrack": "changed"}]
-    assert len({build(values).digest for values in [{}, *others]}) == 4
-
-
 @pytest.mark.parametrize("leaks", ["count", "drop"])
 @pytest.mark.parametrize(
     "sources, message",
@@ -100,8 +89,3 @@ def test_leaks_need_the_networks_of_the_pods(leaks: str, sources: t.Sequence[str
     with pytest.raises(ConfigError, match=message % leaks):
         build({"leaks": leaks, "source_cidrs": sources, "enable_ipv6": True}, label=file_key)
     assert build({"leaks": "ignore", "source_cidrs": sources, "enable_ipv6": True}).leaks == "ignore"
-
-
-def test_the_digest_knows_leaks() -> None:
-    digests = {build({"leaks": leaks, "source_cidrs": ["10.0.0.0/8"]}).digest for leaks in ("ignore", "count", "drop")}
-    assert len(digests) == 3 and build({"source_cidrs": ["10.0.0.0/8"]}).digest in digests

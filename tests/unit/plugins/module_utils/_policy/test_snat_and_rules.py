@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Source, parse
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.drop_ins import merge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build, file_key
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.snat_and_rules import (
     addresses,
@@ -193,22 +190,7 @@ def test_whatever_is_written_is_read_or_refused(value: t.Any) -> None:
             assert str(exc).startswith(option + ": ")
 
 
-def test_the_last_file_wins_because_the_order_matters() -> None:
-    files = [json.dumps({"snat": SNAT[:1]}), json.dumps({"snat": SNAT[1:2]}), json.dumps({"snat": SNAT[2:]})]
-    names = ["config", "config.d/10.json", "config.d/20.json"]
-    document = merge([Source("/etc/ip-masq-agent/" + name, text, 0.0) for name, text in zip(names, files)])
-    assert document.values == {"snat": SNAT[2:]}
-    (note,) = document.notes
-    assert note.startswith("/etc/ip-masq-agent/config.d/20.json: snat is ") and note.endswith("the last one read wins")
-
-
 def test_digests_tell_orders_apart() -> None:
     one, other = (build({"rules": rules}) for rules in (RULES, RULES[::-1]))
     assert one.digest != other.digest != build({}).digest == build({"snat_missing": "masquerade"}).digest
     assert build({"snat_missing": "keep"}).digest != build({}).digest
-
-
-def test_a_file_has_the_same_entries() -> None:
-    text = json.dumps({"snat": SNAT, "rules": RULES, "snatMissing": "keep", "enableIPv6": True})
-    found = build(parse(text, "config").values)
-    assert found == build({"snat": SNAT, "rules": RULES, "snat_missing": "keep", "enable_ipv6": True})
