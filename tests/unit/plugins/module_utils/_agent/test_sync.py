@@ -33,7 +33,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import co
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.local_ports import LocalPorts
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.private_node import private_paths, reconciled
@@ -114,13 +113,6 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     """A node without a config file."""
     return World(monkeypatch, tmp_path)
-
-
-def test_quiet_resync_is_quiet_and_keeps_a_snapshot(world: World) -> None:
-    outcome = world.sync()
-    assert (outcome.changes, outcome.errors) == ((), ())
-    assert Path(world.paths.expected).read_text() == "checksums of: all as it should be\n"
-    assert snapshot.last_sync(world.paths) is not None
 
 
 def test_the_timer_changes_nothing_before_there_is_a_policy(world: World) -> None:
@@ -309,10 +301,6 @@ class TestEmptied:
         assert not world.policies[-1].masq_link_local
         assert world.has_snapshot()
 
-    def test_a_file_that_was_deleted_acts_at_once(self, world: World) -> None:
-        world.config.unlink()
-        assert world.sync().policy.values == {}
-
     def test_an_emptied_drop_in_is_held_back_as_well(self, world: World) -> None:
         drop_in = world.config.parent / "config.d" / "a.json"
         drop_in.parent.mkdir()
@@ -388,21 +376,6 @@ class TestMetrics:
         for family in ("ipv4", "ipv6"):
             labels = (("family", family), ("verdict", "masqueraded"))
             assert values["ip_masq_agent_packets_total", labels] == 3
-
-    def test_they_name_version_backend_and_policy(self, world: World) -> None:
-        def info() -> t.Dict[str, str]:
-            world.sync()
-            values = parse((world.metrics / "ip_masq_agent.prom").read_text()).values
-            (labels,) = (labels for name, labels in values if name == "ip_masq_agent_info")
-            return dict(labels)
-
-        world.config.write_text('{"nonMasqueradeCIDRs": ["10.0.0.0/8", "172.16.0.0/12"]}')
-        first = info()
-        assert first["version"] == VERSION and first["backend"] == world.sync().result.backend  # type: ignore[union-attr]
-        world.config.write_text('{"nonMasqueradeCIDRs": ["172.16.0.0/12", "10.0.0.0/8"], "resyncInterval": "60s"}')
-        assert info() == first
-        world.config.write_text('{"nonMasqueradeCIDRs": ["10.0.0.0/8", "172.16.0.0/13"]}')
-        assert info()["policy_hash"] != first["policy_hash"]
 
     def test_the_last_verification_is_counted(self, world: World) -> None:
         write_verification(world.paths, Verification(1e9, False, 9, 2, "9 kinds of packets, 2 conflicts"))

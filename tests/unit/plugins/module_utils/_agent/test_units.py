@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 import shlex
 import subprocess
@@ -75,42 +74,10 @@ def test_a_path_that_would_have_to_be_quoted_is_refused(place: str, path: str) -
     assert str(error.value).startswith("%s: invalid path %s: " % (place, ascii(path)))
 
 
-@pytest.mark.parametrize("place", CHOSEN)
-def test_a_slash_at_the_end_means_nothing(place: str) -> None:
-    assert choose_paths(**{place: "/opt/masq/"}) == choose_paths(**{place: "/opt/masq"})
-
-
 def test_an_empty_metrics_dir_means_no_metrics() -> None:
     assert choose_paths(metrics_dir="").metrics_file == ""
     with pytest.raises(ConfigError):
         choose_paths(bin_dir="")
-
-
-def test_places_follow_from_the_directories() -> None:
-    assert WHERE.program == "/opt/masq/bin/ip-masq-agent"
-    assert WHERE.lib_dir == "/opt/masq/lib/ip-masq-agent"
-    assert WHERE.resync == "/opt/masq/bin/ip-masq-agent-resync"
-    assert WHERE.metrics_file == "/var/lib/metrics/ip_masq_agent.prom"
-
-
-def test_every_fixed_path_is_below_the_root() -> None:
-    named = [name for name in dir(Paths()) if not name.startswith("_") and name not in _OF_CHOSEN]
-    fixed = [name for name in named if isinstance(getattr(Paths(), name), str)]
-    assert {"unit_dir", "state_file", "run_lock"} <= set(fixed)
-    for name in fixed:
-        assert getattr(Paths(root="/else/where"), name) == "/else/where" + getattr(Paths(), name), name
-
-
-#: They are chosen, or follow from what is.
-_OF_CHOSEN = {"program", "lib_dir", "resync", "config", "drop_ins", "log_config", "metrics_file", *Paths._fields}
-
-
-def test_no_placeholder_is_left_in_any_text() -> None:
-    for text in units.unit_files(WHERE).values():
-        assert "{" not in text and "}" not in text
-    script = snapshot.resync_script(WHERE)
-    for name in ("config", "drop_ins", "expected", "commands", "due", "last_sync", "program"):
-        assert "{%s}" % name not in script
 
 
 def test_every_enabled_unit_is_there_and_can_be_enabled() -> None:
@@ -198,11 +165,6 @@ def test_kubelet_waits_for_the_first_sync_at_boot_for_half_a_minute_at_most() ->
     assert [name for name, unit in read_units().items() if ("Unit", "Before") in unit] == [units.BOOT_SERVICE]
 
 
-def test_what_has_no_priority_reaches_the_journal_too() -> None:
-    service = read_units()[units.SERVICE]
-    assert service["Service", "SyslogLevel"] == service["Service", "LogLevelMax"] == ["notice"]
-
-
 def test_a_restart_in_the_first_moment_is_no_failure() -> None:
     assert read_units()[units.SERVICE]["Service", "SuccessExitStatus"] == ["SIGTERM"]
 
@@ -271,19 +233,3 @@ def test_interval_is_set_in_a_drop_in_that_systemd_reads(interval: str, microsec
     text = units.interval_text(parse_duration(interval)) or b""
     assert Unit(text.decode("utf-8"))["Timer", "OnUnitInactiveSec"] == ["", "%dus" % microseconds]
     assert units.interval_text(parse_duration("60s")) is None
-
-
-@pytest.mark.parametrize("shell", ["sh", "bash --posix"])
-def test_resync_script_is_one_that_a_shell_reads(tmp_path: t.Any, shell: str) -> None:
-    path = tmp_path / "resync"
-    path.write_text(snapshot.resync_script(WHERE))
-    done = subprocess.run([*shell.split(), "-n", str(path)], stderr=subprocess.PIPE, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_units_are_read_by_others_too() -> None:
-    for name, text in units.unit_files(choose_paths()).items():
-        reader = configparser.ConfigParser(strict=False, interpolation=None)
-        reader.optionxform = str  # type: ignore[assignment,method-assign]
-        reader.read_string(text, name)
-        assert reader["Unit"]["Description"]

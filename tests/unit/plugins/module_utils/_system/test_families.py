@@ -15,7 +15,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
     IPV4,
     IPV6,
     Family,
-    of_address,
 )
 
 
@@ -30,15 +29,3 @@ def test_a_family_is_its_name(family: Family, name: str) -> None:
 def test_a_copy_has_its_numbers(family: Family) -> None:
     for copied in (copy.deepcopy(family), pickle.loads(pickle.dumps(family)), Family(str(family))):
         assert copied == family and vars(copied) == vars(family)
-
-
-def test_there_are_two() -> None:
-    assert [one.nft for one in FAMILIES] == ["ip", "ip6"]
-    with pytest.raises(KeyError):
-        Family("ipx")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_an_address_or_a_network_has_a_family(family: Family) -> None:
-    first = str(family.address(0))
-    assert [of_address(text) for text in (first, first + "/0", str(family.address(family.highest)))] == [family] * 3

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import typing as t
 
 import pytest
@@ -38,11 +37,6 @@ def test_a_node_that_used_legacy_stays_there_until_something_points_to_nft(machi
     assert machine.choose("auto", used_before=LEGACY) == LEGACY
     assert machine.choose("auto", used_before=NFT) == NFT
     machine.elsewhere[NFT, IPV4, "mangle", "KUBE-KUBELET-CANARY"] = []
-    assert machine.choose("auto", used_before=LEGACY) == NFT
-
-
-def test_nft_if_legacy_was_removed(machine: Machine) -> None:
-    machine.remove("-legacy")
     assert machine.choose("auto", used_before=LEGACY) == NFT
 
 
@@ -85,11 +79,6 @@ def test_a_program_of_the_other_variant_is_not_used_for_its_name(machine: Machin
     machine.remove("-legacy")
     machine.add("iptables-legacy", NFT)
     assert find_tool(machine.node(), LEGACY, IPV4) is None
-
-
-def test_a_command_without_its_restore_is_no_tool(machine: Machine) -> None:
-    (machine.bin / "iptables-nft-restore").unlink()
-    assert find_tool(machine.node(), NFT, IPV4) is None
 
 
 @pytest.mark.parametrize("asked_for", [NFT, LEGACY])
@@ -137,18 +126,6 @@ def test_places_beside_a_chain_need_iptables(machine: Machine) -> None:
     assert str(refused.value).startswith(
         "no backend is available on this node for jump_position before:X: install the package iptables (searched "
     )
-
-
-def test_one_file_under_two_names_is_asked_once(machine: Machine) -> None:
-    for name in ("iptables-nft", "ip6tables-nft"):
-        (machine.bin / name).unlink()
-        (machine.bin / name).symlink_to("xtables-nft-multi")
-    (machine.bin / "xtables-nft-multi").write_text("")
-    (machine.bin / "xtables-nft-multi").chmod(0o755)
-    node = machine.node()
-    found = [find_tool(node, NFT, family) for family in (IPV4, IPV6)]
-    assert [tool and os.path.basename(tool.path) for tool in found] == ["iptables-nft", "ip6tables-nft"]
-    assert len(machine.asked) == 1
 
 
 def test_one_file_that_is_several_programs_is_asked_for_each(machine: Machine) -> None:
