@@ -114,39 +114,6 @@ def table(*names: str) -> Nat:
     return Nat(chains=dict(copy.deepcopy(CHAINS), POSTROUTING=[RULES[name] for name in names]))
 
 
-def order(nat: Nat) -> str:
-    """The names of the rules of POSTROUTING."""
-    names = {rule: name for name, rule in RULES.items()}
-    return " ".join(names[rule] for rule in nat.chains["POSTROUTING"])
-
-
-@pytest.mark.parametrize(
-    "before, position, after",
-    [
-        ("mine jump kube", "keep", "mine jump kube"),
-        ("mine jump kube", "first", "jump mine kube"),
-        ("mine jump kube", "last", "mine kube jump"),
-        ("mine kube", "first", "jump mine kube"),
-        ("mine kube calico jump", "before:KUBE-POSTROUTING", "mine jump kube calico"),
-        ("jump mine kube", "before:KUBE-POSTROUTING", "jump mine kube"),
-        ("calico jump mine kube mine", "after:KUBE-POSTROUTING", "calico mine kube jump mine"),
-        ("calico kube mine jump", "after:KUBE-POSTROUTING", "calico kube mine jump"),
-        ("kube mine kube jump", "before:KUBE-POSTROUTING", "jump kube mine kube"),
-        ("kube jump mine kube", "after:KUBE-POSTROUTING", "kube mine kube jump"),
-        # Behind a rule that lets nothing pass no packet would meet it.
-        ("jump mine all kube", "last", "mine jump all kube"),
-        ("jump mine all kube", "after:KUBE-POSTROUTING", "mine jump all kube"),
-        ("all kube jump", "before:KUBE-POSTROUTING", "jump all kube"),
-        ("mine jump kube", "before:cali-POSTROUTING", "mine jump kube"),
-        ("mine kube", "after:cali-POSTROUTING", "mine kube jump"),
-    ],
-)
-def test_places(before: str, position: str, after: str) -> None:
-    nat = table(*before.split())
-    converge(placed(nat, IPV4, position), WANTED)
-    assert order(nat) == after
-
-
 @pytest.mark.parametrize(
     "before, position, kind, program, rule",
     [

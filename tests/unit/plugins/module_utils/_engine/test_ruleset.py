@@ -139,35 +139,6 @@ def exempt(*cidrs: str, verdict: str = "RETURN") -> Ruleset:
     return Ruleset((ranges,) * bool(cidrs) + (Decision(MASQUERADE),), verdict, (Masquerade(random_fully=True),))
 
 
-@pytest.mark.parametrize(
-    "one, other, same",
-    [
-        (exempt("10.0.0.0/8", "11.0.0.0/8"), exempt("11.0.0.0/8", "10.0.0.0/8"), True),
-        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8", "10.0.0.0/8"), True),
-        (exempt("10.0.0.0/8"), exempt("10.0.0.0/9", "10.128.0.0/9"), True),
-        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8", "10.1.0.0/16"), True),
-        (exempt("10.0.0.0/8"), exempt("10.0.0.0/9"), False),
-        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8", verdict="ACCEPT"), False),
-        (exempt(), exempt(verdict="ACCEPT"), True),
-        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8")._replace(masquerade=(Masquerade(),)), False),
-        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8")._replace(masquerade=()), False),
-        (exempt("10.0.0.0/8"), None, False),
-        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8")._replace(guards=(MARKED,)), False),
-        (
-            exempt("10.0.0.0/8")._replace(guards=(MARKED, Guard(dnat=True))),
-            exempt("10.0.0.0/8")._replace(guards=(Guard(dnat=True), MARKED, MARKED)),
-            True,
-        ),
-    ],
-)
-def test_order_duplicates_and_overlaps_mean_nothing_all_else_does(
-    one: Ruleset, other: t.Optional[Ruleset], same: bool
-) -> None:
-    assert engine.same(one, other) is same
-    if other is not None:
-        assert engine.same(other, one) is same
-
-
 @given(engine.configs, engine.families)
 def test_covered_ranges_go_and_no_address_changes_its_verdict(config: t.Any, family: str) -> None:
     ruleset = from_config(config, family)

@@ -66,33 +66,6 @@ def test_what_a_line_is_about(tmp_path: Path, line: str) -> None:
     assert [note.startswith(expected) for note in found] == [True] * bool(LINES[line]), found
 
 
-def test_what_an_operator_reads(tmp_path: Path) -> None:
-    both = "*nat\n:OLD - [0:0]\n:IP-MASQ-AGENT - [0:0]\n-A IP-MASQ-AGENT -j RETURN\n-A OLD -j RETURN\nCOMMIT\n"
-    write(
-        tmp_path,
-        {
-            "etc/sysconfig/ip6tables": both,
-            "etc/ufw/before.rules": both,
-            "etc/ufw/before.rules.20261123_031200": both,
-            "etc/nftables.conf": '#!/usr/sbin/nft -f\ninclude "/etc/nftables.d/*.nft"\n  include "nftables/ours.nft"\n',
-            "etc/nftables.d/a.nft": "table ip ip_masq_agent {\n}\n",
-            "etc/nftables.d/b.nft": 'include "/etc/nftables.conf"\n',
-            "etc/nftables/ours.nft": "table ip6 ip_masq_agent {\n}\n",
-            "etc/nftables/not-included.nft": "table ip6 ip_masq_agent {\n}\n",
-        },
-    )
-    back = "restores this file, such as at boot, the removed rules come back. Delete them from the file"
-    chains = "has the chain OLD (line 2) and the chain IP-MASQ-AGENT (line 3)"
-    assert saved_rules.notes([CHAIN, "OLD"], str(tmp_path)) == (
-        "/etc/sysconfig/ip6tables %s: when ip6tables %s, or, after the removal, save the rules again: "
-        "ip6tables-save >/etc/sysconfig/ip6tables" % (chains, back),
-        "/etc/ufw/before.rules %s: when ufw %s" % (chains, back),
-        "/etc/nftables.d/a.nft has the table ip_masq_agent (line 1): when nftables " + back,
-        "/etc/nftables/ours.nft has the table ip_masq_agent (line 1): when nftables " + back,
-    )
-    assert len(saved_rules.notes([], str(tmp_path))) == 2, "the tables, whatever our chain is called"
-
-
 def test_what_is_no_file_is_passed_over(tmp_path: Path) -> None:
     folder = tmp_path / "etc/iptables"
     folder.mkdir(parents=True)

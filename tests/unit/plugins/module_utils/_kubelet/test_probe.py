@@ -78,30 +78,6 @@ def test_a_program_for_another_machine(tmp_path: Path) -> None:
     assert found.supported is None and "cannot run" in found.why
 
 
-@pytest.mark.parametrize(
-    "printed, version, known",
-    [
-        ("Kubernetes v1.23.17\n", "v1.23.17", True),
-        ("Kubernetes v1.9.0-alpha.1+abc\n", "v1.9.0-alpha.1+abc", True),
-        ("k3s version v1.30.4+k3s1 (98262b5d)\ngo version go1.22.5\n", "v1.30.4+k3s1", False),
-        ("rke2 version v1.23.17+rke2r1 (1b5a1a7)\ngo version go1.19.6 X:boringcrypto\n", "v1.23.17+rke2r1", True),
-        ("Kubernetes v1.24.0-rc.0\n", "v1.24.0-rc.0", False),
-        ("true (coreutils) 9.5.1\n", "", None),
-        ("Kubernetes unknown\n", "", None),
-    ],
-)
-def test_versions(printed: str, version: str, known: t.Optional[bool]) -> None:
-    """What is left where a program has no list of the kubelet's flags."""
-
-    def answers(argv: t.Sequence[str], **_how: t.Any) -> Outcome:
-        assert list(argv) == ["/bin/true", "--version"]
-        return Outcome(0, printed, "")
-
-    found = probe("/bin/true", answers, 60.0, lists_flags=False)
-    assert (found.supported, found.version) == (known, version)
-    assert bool(found.why) == (known is None)
-
-
 def test_help_that_fails_falls_back_to_the_version(tmp_path: Path) -> None:
     fake_kubelet.install(str(tmp_path / "kubelet"), "1.23.17")
 
