@@ -142,24 +142,6 @@ def test_what_we_could_not_have_meant_is_no_rule(spec: str) -> None:
     assert parse_rule("-A C " + spec, IPV4) is None
 
 
-@pytest.mark.parametrize(
-    "ports, shares",
-    [
-        ((PORTS, PortRange(32768, 65535)), ["0.46929256292"]),
-        ((PORTS, PortRange(32768, 49151), PortRange(61000, 65535)), ["0.58072791388", "0.78317399602"]),
-        ((PortRange(1024, 1024), PortRange(65535, 65535)), ["0.50000000000"]),
-    ],
-)
-def test_probabilities_are_written_with_the_digits_that_iptables_prints(
-    ports: t.Tuple[PortRange, ...], shares: t.List[str]
-) -> None:
-    ways = from_config(build({})._replace(to_ports=ports), IPV4).masquerade[: len(ports)]
-    written = [tokenise(render_rule("C", OwnRule(MASQUERADE, way=way))) for way in ways]
-    assert [line[line.index("--probability") + 1] for line in written[:-1]] == shares
-    assert [line[line.index("--to-ports") + 1] for line in written] == [str(part) for part in ports]
-    assert "--probability" not in written[-1]
-
-
 def test_every_rule_and_the_jump_say_whose_they_are() -> None:
     guards = [render_rule("C", Guard(marks=SERVICE_MARKS)), render_rule("C", Guard(source=LOOPBACK[IPV6]))]
     for line in [render_rule("C", TEN), render_rule("C", masquerade()), nat_jump("C").line] + guards:

@@ -18,7 +18,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_ru
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     Guard,
-    Masquerade,
     PolicyMatch,
     Ruleset,
 )
@@ -271,20 +270,6 @@ def test_fixed_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert flush(IPV4, [fixed], PLAIN, check=False).removed == 0
 
 
-def test_rules_that_masquerade_some_protocols_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As another program may have left our chain. Read back, each decision can have its own way to masquerade."""
-    only_tcp = (Masquerade("tcp"),)
-    exempt, rest = PLAIN.decisions
-    for partly in (
-        PLAIN._replace(decisions=(exempt, rest._replace(how=only_tcp))),
-        PLAIN._replace(masquerade=only_tcp),
-    ):
-        tcp, udp = flow(OUTSIDE, seen=NODE), flow(OUTSIDE, protocol=17)
-        kernel = Kernel(monkeypatch, [tcp, udp])
-        assert flush(IPV4, [partly], PLAIN, check=False).removed == 1
-        assert kernel.removed == [udp]
-
-
 @pytest.mark.parametrize("check", [True, False])
 def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
     """What was found until then is removed, and the note has the figures and a command."""
@@ -331,17 +316,6 @@ def test_connections_are_removed_while_others_are_read(monkeypatch: pytest.Monke
     assert flush(IPV4, [PLAIN], NARROW, check=False) == (IPV4, 30005, ())
     assert reads[-1] >= 29000, "nothing was removed while connections were read"
     assert len(set(kernel.removed)) == len(kernel.removed) == 30005
-
-
-def test_rules_that_decide_the_same_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = Kernel(monkeypatch, [])
-    monkeypatch.setattr(open_connections.conntrack, "read", None)
-    exempt, rest = PLAIN.decisions
-    ported = PLAIN._replace(decisions=(exempt, rest._replace(how=rules(to_ports="1024-2048,4000").masquerade)))
-    for same in (rules(random_fully=False), rules(to_ports="1024-2048,4000"), ported):
-        assert flush(IPV4, [PLAIN], same, check=False) == (IPV4, 0, ())
-    assert flush(IPV4, [], None, check=False) == (IPV4, 0, ())
-    assert not kernel.removed
 
 
 def test_rules_are_applied_where_connections_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -410,21 +384,6 @@ def _flushed(machine: Machine, monkeypatch: pytest.MonkeyPatch, flows: t.Sequenc
     done = reconcile(machine.node(), build({"flush_conntrack": "changed", **options}))
     assert done.changed and not done.errors
     return done, [str(ipaddress.ip_address(one.destination)) for one in kernel.removed]
-
-
-@pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy"])
-def test_chain_of_another_name_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str) -> None:
-    """Renamed by the policy, or left by an earlier agent."""
-    machine = Machine(tmp_path)
-    machine.install(monkeypatch)
-    opened = [flow(EXEMPT, seen=NODE), flow(OUTSIDE, seen=NODE), flow("10.1.1.1")]
-    cases = {"backend": backend, "masquerade_cidrs": ["10.99.0.0/16"]}
-    for former in ("IP-MASQ-AGENT-OLD", "IP-MASQ", "NON-MASQUERADE-DAEMON"):
-        reconcile(machine.node(), build({**cases, "masq_chain": former}))
-        done, removed = _flushed(machine, monkeypatch, opened, backend=backend)
-        assert removed == [EXEMPT], former
-        assert former not in machine.nat[backend, IPV4].chains
-        assert not any("flush_conntrack" in note for note in done.notes)
 
 
 @pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy"])

@@ -50,21 +50,6 @@ def test_a_verdict_before_us_takes_traffic_and_one_behind_us_does_not(verdict: s
     assert remarks([], [rule]) == []
 
 
-@pytest.mark.parametrize(
-    "benign",
-    [
-        "-j KUBE-POSTROUTING",
-        "-m mark --mark 0x4000/0x4000 -j MASQUERADE",
-        "-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
-        "-s 192.0.2.1/32 -j ACCEPT",
-        "-m mark ! --mark 0x0/0x6000 -j MASQUERADE",
-        '-m comment --comment "-j MASQUERADE" -j X',
-    ],
-)
-def test_marked_and_source_limited_traffic_is_not_reported(benign: str) -> None:
-    assert remarks([benign], [benign]) == []
-
-
 @pytest.mark.parametrize("target", ["MASQUERADE", "ACCEPT"])
 def test_a_rule_for_one_source_is_reported_with_it(target: str) -> None:
     """As ufw's documentation has it; whether pods have the source is known elsewhere."""
@@ -75,20 +60,6 @@ def test_a_rule_for_one_source_is_reported_with_it(target: str) -> None:
     (found,) = remarks_on(plan.others, "return")
     assert rule in found.text and "before the jump" in found.text
     assert str(found.source) == "10.244.0.0/16"
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "! -s 192.0.2.1/32 -j MASQUERADE",
-        "! -s 192.0.2.0/24 -o eth0 -j SNAT --to-source 192.0.2.1",
-        "-m mark ! --mark 0x1/0x1 -j MASQUERADE",
-        "-m mark --mark 0x0/0x4000 -j MASQUERADE",
-    ],
-)
-def test_all_but_one_source_or_mark_is_reported(rule: str) -> None:
-    (early,) = remarks([rule], [], "accept")
-    assert rule in early and "before the jump" in early and MASQUERADES in early
 
 
 def test_a_return_of_all_unmarked_traffic_takes_it() -> None:

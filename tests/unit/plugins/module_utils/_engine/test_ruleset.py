@@ -38,45 +38,6 @@ RESERVED += ["198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4"]
 MIXED: t.Dict[str, t.Any] = {"non_masquerade_cidrs": ["10.244.0.0/16", "fc00::/7"], "enable_ipv6": True}
 
 
-@pytest.mark.parametrize("supported", [True, False])
-@pytest.mark.parametrize("asked_for", [True, False])
-@pytest.mark.parametrize(
-    "family, options, exempt",
-    [
-        (IPV4, {"non_masquerade_cidrs": []}, ["169.254.0.0/16"]),
-        (IPV4, {}, ["169.254.0.0/16"] + RFC1918),
-        (IPV4, {"nomasq_all_reserved_ranges": True}, ["169.254.0.0/16"] + RESERVED),
-        (IPV4, {"masq_link_local": True}, RFC1918),
-        (IPV4, {"masq_link_local_ipv6": True}, ["169.254.0.0/16"] + RFC1918),
-        (IPV4, MIXED, ["169.254.0.0/16", "10.244.0.0/16"]),
-        (IPV6, dict(MIXED, non_masquerade_cidrs=[]), ["fe80::/10"]),
-        (IPV6, MIXED, ["fe80::/10", "fc00::/7"]),
-        (IPV6, dict(MIXED, masq_link_local=True), ["fe80::/10", "fc00::/7"]),
-        (IPV6, dict(MIXED, non_masquerade_cidrs=[], masq_link_local_ipv6=True), []),
-        (
-            IPV4,
-            {"non_masquerade_cidrs": ["11.0.0.0/8", "10.0.0.0/8"]},
-            ["169.254.0.0/16", "11.0.0.0/8", "10.0.0.0/8"],
-        ),
-        (
-            IPV4,
-            {"non_masquerade_cidrs": ["10.1.0.0/16", "10.0.0.0/8", "10.0.0.0/8"]},
-            ["169.254.0.0/16", "10.0.0.0/8"],
-        ),
-        (IPV4, {"non_masquerade_cidrs": ["169.254.1.0/24", "169.0.0.0/8"]}, ["169.0.0.0/8"]),
-        (IPV4, {"non_masquerade_cidrs": ["0.0.0.0/0"]}, ["0.0.0.0/0"]),
-    ],
-)
-def test_link_local_then_the_list_then_masquerade(
-    family: str, options: t.Dict[str, t.Any], exempt: t.List[str], asked_for: bool, supported: bool
-) -> None:
-    config = build(dict(options, random_fully=asked_for))
-    assert from_config(config, family, random_fully=supported).rules == tuple(
-        [OwnRule(EXEMPT, ipaddress.ip_network(cidr)) for cidr in exempt]
-        + [OwnRule(MASQUERADE, way=Masquerade(random_fully=asked_for and supported))]
-    )
-
-
 MARKED = Guard(marks=SERVICE_MARKS)
 TEN, EVERYTHING = OwnRule(EXEMPT, ipaddress.ip_network("10.0.0.0/8")), OwnRule(MASQUERADE, way=Masquerade())
 

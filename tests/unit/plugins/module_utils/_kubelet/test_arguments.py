@@ -14,23 +14,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.argument
 OLD = "--non-masquerade-cidr=10.0.0.0/8"
 
 
-@pytest.mark.parametrize(
-    "words, values, others",
-    [
-        (["--v=2", OLD], ["10.0.0.0/8"], ["--v=2"]),
-        (["--non-masquerade-cidr", "1.0.0.0/8", "--v=2"], ["1.0.0.0/8"], ["--v=2"]),
-        (["--non_masquerade-cidr", "::/0", OLD], ["::/0", "10.0.0.0/8"], []),
-        (["--", OLD], [], ["--", OLD]),
-        (["--non-masquerade-cidrs=1", "-non-masquerade-cidr=1", "non-masquerade-cidr=1"], [], None),
-        (["--non-masquerade-cidr="], [""], []),
-    ],
-)
-def test_the_flag_is_found_in_every_spelling_that_the_kubelet_takes(
-    words: t.List[str], values: t.List[str], others: t.Optional[t.List[str]]
-) -> None:
-    assert take_out(words) == (values, words if others is None else others)
-
-
 @pytest.mark.parametrize("words", [["--non-masquerade-cidr"], ["--non-masquerade-cidr", "--v=2"]])
 def test_the_flag_without_a_value_is_refused(words: t.List[str]) -> None:
     with pytest.raises(ConfigError, match="x: --non-masquerade-cidr has no value"):

@@ -74,21 +74,6 @@ def test_a_comment_on_which_releases_of_systemd_differ_is_refused() -> None:
     assert values("# see \\\n# that\nA=b\n") == {"A": "b"}
 
 
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("--a --b=c", ["--a", "--b=c"]),
-        ("  --a\t--b\n--c ", ["--a", "--b", "--c"]),
-        ("--a='b c' \"--d e\"", ["--a=b c", "--d e"]),
-        ("--a=\\'b '\\'' \\ ", ["--a='b", "'", " "]),
-        ("''", [""]),
-        ("", []),
-    ],
-)
-def test_values_are_split_as_systemd_splits_them(text: str, expected: t.List[str]) -> None:
-    assert split_words(text, "x") == expected
-
-
 @pytest.mark.parametrize("text", ["--a='b", '--a="', "--a\\"])
 def test_values_that_end_inside_a_quote_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="ambiguous quoting: .*; nothing was changed"):
@@ -146,21 +131,6 @@ def test_one_argument_changes_and_no_other_byte(texts: t.Tuple[str, str, str]) -
     assert edited(before, False) == without
     assert edited(with_it, True) == with_it
     assert edited(without, False) == without
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("%s='--v=2", "unterminated quote"),
-        ("%s=--v=2 '{old}\n", "ends inside a quoted argument"),
-        ("%s=--non-masquerade-cidr\n", "has no value"),
-        ('%s="--non-masq""uerade-cidr=1.0.0.0/8"\n', "cannot be changed without changing other arguments"),
-        ("%s=--v=2 -- x\n", "cannot be changed without changing other arguments"),
-    ],
-)
-def test_what_cannot_be_changed_with_certainty_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        edited(filled(text), True)
 
 
 @pytest.mark.parametrize("value", [OLD + " '--c d'", "--v=2 '%s'" % OLD])

@@ -147,38 +147,6 @@ def test_kubeadm_with_the_variable_in_a_drop_in(node: KubeletNode) -> None:
     assert "10-kubeadm.conf, then run systemctl daemon-reload" in place.by_hand
 
 
-def test_kubespray(node: KubeletNode) -> None:
-    made.kubespray(node, "1.30.4", OLD)
-    (kubelet,) = find(node)
-    assert kubelet.distribution == "kubespray" and kubelet.target is None
-    assert kubelet.words == [
-        "--node-ip=192.0.2.11",
-        "--hostname-override=node1",
-        "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf",
-        "--config=/etc/kubernetes/kubelet-config.yaml",
-        "--kubeconfig=/etc/kubernetes/kubelet.conf",
-        "--container-runtime-endpoint=unix:///var/run/containerd/containerd.sock",
-        "--runtime-cgroups=/system.slice/containerd.service",
-        OLD,
-    ]
-    (place,) = places(kubelet)
-    assert not place.editable and "kubespray variable kubelet_custom_flags" in place.by_hand
-
-
-def test_kubeadm_and_kubespray_at_once(node: KubeletNode) -> None:
-    path = made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % OLD)
-    service = node.services["kubelet"]
-    made.kubespray(node, "1.30.4", OLD)
-    service.argv.append("$KUBELET_ARGS")
-    service.files.append(made.KUBESPRAY_ENV)
-    node.services["kubelet"] = service
-    (kubelet,) = find(node)
-    assert [(place.where, place.editable) for place in places(kubelet)] == [
-        (path + ", KUBELET_EXTRA_ARGS", True),
-        (made.KUBESPRAY_ENV + ", KUBELET_ARGS", False),
-    ]
-
-
 @pytest.mark.parametrize("name, agent", [("k3s", False), ("k3s", True), ("rke2", False), ("rke2", True)])
 def test_k3s_and_rke2(node: KubeletNode, name: str, agent: bool) -> None:
     made.rancher(node, "1.30.4", name, 'kubelet-arg:\n  - "v=3"\n', agent)

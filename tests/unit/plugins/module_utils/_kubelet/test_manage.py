@@ -186,14 +186,6 @@ def test_flag_supported_with_kubenet_and_another_value(node: KubeletNode) -> Non
     settled(node)
 
 
-def test_policy_present_without_kubenet(node: KubeletNode) -> None:
-    path = made.kubeadm(node, "1.23.17", flags="--network-plugin=cni")
-    start(node)
-    assert go(node, policy="present").decision == "set"
-    assert SET.encode() in node.read(path)
-    assert settled(node, policy="present").decision == "already_set"
-
-
 def test_kubenet_on_a_kubespray_node_is_left_to_the_operator(node: KubeletNode) -> None:
     made.kubespray(node, "1.23.17", KUBENET)
     start(node)
@@ -381,16 +373,6 @@ ELSEWHERE: t.Dict[str, t.Callable[[KubeletNode, str], str]] = {
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-def test_a_stale_flag_elsewhere_is_named_and_nothing_is_edited(node: KubeletNode, name: str) -> None:
-    place = ELSEWHERE[name](node, "1.30.4")
-    report = untouched(node)
-    holder = {"k0s": "--kubelet-extra-args in ", "microk8s": ""}.get(name, "kubelet-arg in ")
-    assert report.decision == "managed_elsewhere"
-    assert "cannot start with it" in report.failure
-    assert report.failure.endswith("%s: remove it from %s%s" % (place, holder, place))
-
-
-@pytest.mark.parametrize("name", ELSEWHERE)
 def test_the_flag_is_not_added_elsewhere(node: KubeletNode, name: str) -> None:
     if name in ("k3s", "rke2"):
         place = made.rancher(node, "1.23.17", name)
@@ -409,15 +391,6 @@ def test_microk8s_with_kubenet(node: KubeletNode) -> None:
     assert report.decision == "managed_elsewhere" and report.failure == ""
     assert "outside 10.152.183.0/24" in report.warnings[0] and report.warnings[0].endswith(path)
     assert "was not deleted" in report.warnings[1]
-
-
-def test_a_unit_of_the_operator(node: KubeletNode) -> None:
-    path = made.plain(node, "1.23.17", opts=KUBENET)
-    start(node)
-    assert "args_file and args_variable" in untouched(node).warnings[0]
-    options = {"args_file": path, "args_variable": "KUBELET_OPTS"}
-    assert go(node, **options).actions == ["edited %s" % path, "restarted kubelet.service"]
-    assert settled(node, **options).decision == "already_set"
 
 
 def test_a_place_that_the_kubelet_does_not_read(node: KubeletNode) -> None:
@@ -470,16 +443,6 @@ def test_a_kubelet_that_does_not_start_gets_its_original_file_back(node: Kubelet
     assert node.read(path) == text and stat.S_IMODE(node.path(path).stat().st_mode) == 0o640
     assert node.restarts() == ["kubelet.service"] * 2
     assert RULE in node.postrouting
-    node.wait_healthy()
-
-
-def test_a_binary_replaced_during_the_run(node: KubeletNode) -> None:
-    """An upgrade between probe and restart: the new kubelet does not start with the flag."""
-    path = made.kubeadm(node, "1.23.17", flags="--max-pods=110")
-    start(node)
-    node.before_start = lambda: node.program("/usr/bin/kubelet", "1.30.4")
-    assert go(node, policy="present").failure.endswith("; original file restored, kubelet restarted")
-    assert node.read(path) == b"KUBELET_EXTRA_ARGS=\n"
     node.wait_healthy()
 
 

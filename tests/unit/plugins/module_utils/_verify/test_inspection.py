@@ -117,24 +117,6 @@ def test_explanation(
     assert source != "192.0.2.7" or found["remedy"].endswith("auditd)")
 
 
-@pytest.mark.parametrize(
-    ("ranges", "text"),
-    [
-        (["10.0.0.0/8"], "10.0.0.0/8"),
-        (["10.0.0.0/9", "10.128.0.0/9", "10.3.0.0/16"], "10.0.0.0/8"),
-        (["192.0.2.1/32", "10.0.0.0/8", "fd00::/8"], "10.0.0.0/8, 192.0.2.1/32, fd00::/8"),
-        (list(map(str, ipaddress.ip_network("10.0.0.0/8").address_exclude(ipaddress.ip_network("10.9.0.0/16")))),
-         "10.0.0.0/8 except 10.9.0.0/16"),
-        (["10.%d.0.0/16" % number for number in (1, 5, 9)], "10.1.0.0/16, 10.5.0.0/16, 10.9.0.0/16"),
-        (["%d.0.0.0/16" % number for number in (1, 5, 9, 13, 17, 21, 25)],
-         "1.0.0.0/16, 5.0.0.0/16, 9.0.0.0/16, 13.0.0.0/16, 17.0.0.0/16 and 2 more"),
-        (["::/0"], "::/0"),
-    ],
-)  # fmt: skip
-def test_ranges_are_told_in_few_networks(ranges: t.List[str], text: str) -> None:
-    assert explanations.in_words(ranges) == text
-
-
 def _conflict(declared: str, seen: str, owner: str, **more: t.Any) -> t.Dict[str, t.Any]:
     rule = None if owner == "none" else {"rule": "-A c -j MASQUERADE"}
     known = {"policy": declared, "seen": seen, "owner": owner, "decided_by": rule, "severity": "error"}
