@@ -1,21 +1,19 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The chains of earlier agents, and what becomes of them.
+"""The chain of an earlier agent, and what the role makes of it. tests/kernel/test_adoption.py has all of them.
 
-``check.py list``: their names. ``check.py seed NAME``: removes our agent where it is, makes that chain, and has it
-count packets. ``check.py adopted NAME``: there is one jump to one chain that has the policy.
+``check.py seed NAME``: makes that chain, and has it count packets. ``check.py adopted NAME``: there is one jump to one
+chain that has the policy.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import typing as t
 
 from checks import (
-    AGENT,
     BACKEND,
     HERE,
     HOST,
@@ -30,20 +28,10 @@ from checks import (
     ours,
     packets,
     postrouting,
-    sh,
     status,
 )
 from support import predecessors
 
-#: The module's options, in the words of the config file.
-KEYS = {
-    "enable_ipv6": "enableIPv6",
-    "masq_chain": "masqChain",
-    "non_masquerade_cidrs": "nonMasqueradeCIDRs",
-    "random_fully": "randomFully",
-}
-#: Beside what the predecessor did.
-CONFIG = {"backend": BACKEND.backend} if NATIVE else {}
 MEMORY = "/run/adopt.json"
 PACKETS_IPV6 = {"fd00:99::1": "pod", "2001:db8:99::1": "node"}
 
@@ -61,8 +49,6 @@ def options(name: str) -> t.Dict[str, t.Any]:
 
 def seed(name: str) -> None:
     """Make its chain as the earlier agent left it."""
-    if os.path.exists(AGENT):
-        sh(AGENT, "remove")
     counted = {}
     for family, before in families(name).items():
         for place in (HOST, BACKEND):
@@ -75,11 +61,7 @@ def seed(name: str) -> None:
             check("%s: it has counted packets" % family, sum(counted[family]) > 0)
     with open(MEMORY, "w", encoding="utf-8") as memory:
         json.dump(counted, memory)
-    done(
-        config=dict({KEYS[option]: value for option, value in options(name).items()}, **CONFIG),
-        # The rules that it left are those that we want, where we want them.
-        in_sync=not NATIVE,
-    )
+    done()
 
 
 def send(name: str) -> None:
@@ -113,11 +95,4 @@ def adopted(name: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "list":
-        names = sorted({name for _family, name in predecessors.ALL})
-        check("there are earlier agents", len(names) > 5, names)
-        done(names=names)
-    elif sys.argv[1] == "seed":
-        seed(sys.argv[2])
-    else:
-        adopted(sys.argv[2])
+    {"seed": seed, "adopted": adopted}[sys.argv[1]](sys.argv[2])
