@@ -11,7 +11,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from strange.moving import IPTABLES, NFT_133, NFT_136, Moving
+from strange.kube_proxy import IPTABLES, NFT_133, NFT_136
+from strange.moving import Moving
 from support.agent_node import AgentNode
 from support.namespaces import Namespace
 from support.program_versions import RELEASES, Nft, iptables_of
@@ -21,7 +22,7 @@ Nfts = t.Dict[str, Nft]
 #: What kube-proxy, Calico and others run.
 LISTINGS = ("list ruleset", "-j list ruleset", "list tables", "list sets", "list chains")
 #: A node whose Services have session affinity, NodePorts, several pods and none.
-KUBE_PROXY = Moving(20)
+KUBE_PROXY = Moving(20).kube_proxy
 
 CALICO = """
 table ip calico {

@@ -22,7 +22,8 @@ import typing as t
 from pathlib import Path
 
 from strange import oracle, spaces
-from strange.moving import IPTABLES, NFT_133, NFT_136, Moving
+from strange.kube_proxy import IPTABLES, NFT_133, NFT_136
+from strange.moving import Moving
 from strange.run import seeds
 from support.agent_node import AgentNode
 from support.namespaces import Namespace
@@ -99,13 +100,13 @@ class Move:
 
     def write(self, mode: str, *versions: int) -> None:
         for version in versions or self.node.versions:
-            tool, text = self.node.written(mode, version)
+            tool, text = self.node.kube_proxy.written(mode, version)
             self._call(tool, text)
         self.modes.add(mode)
 
     def remove(self, mode: str, *versions: int, half: bool = False) -> None:
         for version in versions or self.node.versions:
-            tool, text = self.node.removed(mode, version, half)
+            tool, text = self.node.kube_proxy.removed(mode, version, half)
             self._call(tool, text)
         if not versions:
             self.modes.discard(mode)
@@ -247,7 +248,7 @@ class Move:
         node, agent = self.node, self.agent
         node.make()
         for version in node.versions:
-            self._call(*node.kubelet(version))
+            self._call(*node.kube_proxy.kubelet(version))
         self.write(IPTABLES)
         agent.configure(**{_key(name): _value(value) for name, value in node.policy.options.items()})
         done = agent.sync()
