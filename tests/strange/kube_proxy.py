@@ -97,14 +97,14 @@ class KubeProxy(t.NamedTuple):
         rejected = []
         for one in self.services:
             address, ends = "%s/%d" % (one.addresses[version], bits), one.ends[version]
-            to = "-p %s -m %s --dport %d " % (one.protocol, one.protocol, one.port)
+            to = "-p %s %s-m %s --dport %d " % (one.protocol, _said(one), one.protocol, one.port)
             if not ends:
                 reject = "icmp-port-unreachable" if version == 4 else "icmp6-port-unreachable"
                 rejected.append("-A KUBE-SERVICES -d %s %s-j REJECT --reject-with %s" % (address, to, reject))
                 continue
             nat.append("-A KUBE-SERVICES -d %s %s-j KUBE-SVC-%s" % (address, to, one.name))
             nat.append("-A KUBE-SVC-%s ! -s %s -d %s %s-j KUBE-MARK-MASQ" % (one.name, PODS[version], address, to))
-            nat += self._endpoints(one, "KUBE-SVC-" + one.name, ends)
+            nat += self._endpoints(one, "KUBE-SVC-" + one.name, ends, bits)
             nat += self._external(one, version)
         nat.append("-A KUBE-NODEPORTS -j RETURN")  # so that the chain is there
         nat.append("-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS")
@@ -121,7 +121,7 @@ class KubeProxy(t.NamedTuple):
         return {"nat": nat, "filter": filtered + ([] if "KUBE-SERVICES" in filled else ["-A KUBE-SERVICES -j RETURN"])}
 
     @staticmethod
-    def _endpoints(one: Service, chain: str, ends: t.Sequence[str]) -> t.Iterator[str]:
+    def _endpoints(one: Service, chain: str, ends: t.Sequence[str], bits: int) -> t.Iterator[str]:
         names = ["KUBE-SEP-%s%d" % (one.name, place) for place in range(len(ends))]
         if one.affinity:
             for name in names:
@@ -129,17 +129,19 @@ class KubeProxy(t.NamedTuple):
         for place, (name, end) in enumerate(zip(names, ends)):
             left = len(ends) - place
             chance = "-m statistic --mode random --probability %.10f " % (1 / left) if left > 1 else ""
-            yield "-A %s %s-j %s" % (chain, chance, name)
-            yield "-A %s -s %s -j KUBE-MARK-MASQ" % (name, end)
+            yield "-A %s %s%s-j %s" % (chain, _said(one), chance, name)
+            yield "-A %s -s %s/%d %s-j KUBE-MARK-MASQ" % (name, end, bits, _said(one))
             seen = "-m recent --name %s --set --rsource " % name if one.affinity else ""
             to = ("[%s]:%d" if ":" in end else "%s:%d") % (end, one.target)
-            yield "-A %s -p %s %s-m %s -j DNAT --to-destination %s" % (name, one.protocol, seen, one.protocol, to)
+            words = (name, one.protocol, _said(one), seen, one.protocol, to)
+            yield "-A %s -p %s %s%s-m %s -j DNAT --to-destination %s" % words
 
     def _external(self, one: Service, version: int) -> t.Iterator[str]:
         if not one.node_port:
             return
         chain, service = "KUBE-EXT-" + one.name, "KUBE-SVC-" + one.name
-        yield "-A KUBE-NODEPORTS -p %s -m %s --dport %d -j %s" % (one.protocol, one.protocol, one.node_port, chain)
+        to = (one.protocol, _said(one), one.protocol, one.node_port)
+        yield "-A KUBE-NODEPORTS -p %s %s-m %s --dport %d -j %s" % (*to, chain)
         if one.local:
             yield "-A %s -s %s -j %s" % (chain, PODS[version], service)
             yield "-A %s -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ" % chain
@@ -255,6 +257,11 @@ def _at(address: str, port: int) -> str:
 
 def _chain(kind: str, one: Service) -> str:
     return "%s-%s-ns/svc/%s/p%d" % (kind, one.name, one.protocol, one.port)
+
+
+def _said(one: Service) -> str:
+    """Return the comment of a rule of iptables."""
+    return '-m comment --comment "ns/%s:p" ' % one.name
 
 
 def _map(name: str, kind: str, elements: t.Sequence[str]) -> str:

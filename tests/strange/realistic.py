@@ -9,98 +9,44 @@ import random
 import typing as t
 
 from . import nodes, policies
+from .kube_proxy import IPTABLES, NFT_133, NFT_136, KubeProxy, Service
 
 SERVICES = 16
 
 
-def _services(n: nodes.Node) -> t.Iterator[t.Tuple[int, str, int, t.List[str]]]:
-    """Yield number, cluster address, NodePort (0 without) and endpoints, one on this node and one on another."""
+def _kube_proxy(n: nodes.Node, mode: str, affinity: bool = False) -> None:
+    """Add Services with one pod on this node and one on another, and the rules of kube-proxy for them.
+
+    :param affinity: their clients stay at one pod.
+    """
+    services = []
     for number in range(SERVICES):
-        ends = [n.pods[number % len(n.pods)].four, "10.244.2.%d" % (10 + number)]
-        yield number, "10.96.0.%d" % (10 + number), 30000 + number if number % 8 == 0 else 0, ends
-
-
-def _reach_services(n: nodes.Node) -> None:
-    n.interest(dst="10.96.0.10/32", proto="tcp", dport=80)
-    n.interest(dst="10.96.0.25/32", proto="tcp", dport=80)
+        ends = {4: [n.pods[number % len(n.pods)].four, "10.244.2.%d" % (10 + number)]}
+        node_port = 30000 + number if number % 8 == 0 else 0
+        address = {4: "10.96.0.%d" % (10 + number)}
+        services.append(Service("NS%06d" % number, address, "tcp", 80, 8080, node_port, ends, affinity=affinity))
+    for one in (services[0], services[-1]):
+        n.interest(dst=one.addresses[4] + "/32", proto="tcp", dport=80)
     n.interest(dst="198.51.100.1/32", proto="tcp", dport=30000)
+    proxy = KubeProxy(services, {4: n.uplinks[0].four}, n.variant)
+    n.step(*proxy.kubelet(4))
+    n.step(*proxy.written(mode, 4))
 
 
 def kube_proxy_iptables(n: nodes.Node) -> None:
-    _reach_services(n)
-    chains = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ"]
-    rules = [
-        "-A PREROUTING -j KUBE-SERVICES",
-        "-A OUTPUT -j KUBE-SERVICES",
-        "-I POSTROUTING 1 -j KUBE-POSTROUTING",
-        "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
-        "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
-        "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
-        "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
-    ]
-    for number, address, port, ends in _services(n):
-        service, external = "KUBE-SVC-%04d" % number, "KUBE-EXT-%04d" % number
-        chains.append(service)
-        rules.append("-A KUBE-SERVICES -d %s/32 -p tcp -m tcp --dport 80 -j %s" % (address, service))
-        rules.append(
-            "-A %s ! -s 10.244.0.0/16 -d %s/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ" % (service, address)
-        )
-        if port:
-            chains.append(external)
-            rules.append("-A KUBE-NODEPORTS -p tcp -m tcp --dport %d -j %s" % (port, external))
-            rules += ["-A %s -j KUBE-MARK-MASQ" % external, "-A %s -j %s" % (external, service)]
-        for place, end in enumerate(ends):
-            chain = "KUBE-SEP-%04d-%d" % (number, place)
-            chains.append(chain)
-            chance = "-m statistic --mode random --probability 0.5 " if place == 0 else ""
-            rules.append("-A %s %s-j %s" % (service, chance, chain))
-            rules.append("-A %s -s %s/32 -j KUBE-MARK-MASQ" % (chain, end))
-            rules.append("-A %s -p tcp -m tcp -j DNAT --to-destination %s:8080" % (chain, end))
-    rules.append("-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS")
-    n.ipt("nat", *rules, chains=chains)
-    n.ipt("mangle", chains=["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-PROXY-CANARY"])
-    n.ipt(
-        "filter",
-        "-A FORWARD -j KUBE-FORWARD",
-        "-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP",
-        "-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT",
-        "-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
-        chains=["KUBE-FORWARD"],
-    )
+    _kube_proxy(n, IPTABLES)
 
 
 def kube_proxy_nftables(n: nodes.Node) -> None:
-    _reach_services(n)
-    ips, ports, chains = [], [], []
-    for number, address, port, ends in _services(n):
-        service, external = "service-%04d" % number, "external-%04d" % number
-        ips.append("%s . tcp . 80 : goto %s" % (address, service))
-        hashed = ", ".join("%d : goto endpoint-%04d-%d" % (place, number, place) for place in range(len(ends)))
-        guard = "ip daddr %s tcp dport 80 ip saddr != 10.244.0.0/16 jump mark-for-masquerade" % address
-        if port:
-            ports.append("tcp . %d : goto %s" % (port, external))
-            chains.append(" chain %s {\n  jump mark-for-masquerade\n  goto %s\n }" % (external, service))
-        for place, end in enumerate(ends):
-            body = "ip saddr %s jump mark-for-masquerade\n  meta l4proto tcp dnat to %s:8080" % (end, end)
-            chains.insert(0, " chain endpoint-%04d-%d {\n  %s\n }" % (number, place, body))
-        chains.append(" chain %s {\n  %s\n  numgen random mod 2 vmap { %s }\n }" % (service, guard, hashed))
-    chains.sort(key=lambda text: "external" in text)
-    key = "typeof ip daddr . meta l4proto . th dport : verdict"
-    n.nft(
-        "table ip kube-proxy {\n chain mark-for-masquerade {\n  meta mark set meta mark or 0x4000\n }\n"
-        + "\n".join(chains)
-        + "\n map service-ips {\n  %s\n  elements = { %s }\n }\n" % (key, ", ".join(ips))
-        + " map service-nodeports {\n  typeof meta l4proto . th dport : verdict\n  elements = { %s }\n }\n"
-        % ", ".join(ports)
-        + " chain services {\n  ip daddr . meta l4proto . th dport vmap @service-ips\n"
-        + "  fib daddr type local ip daddr != 127.0.0.0/8 meta l4proto . th dport vmap @service-nodeports\n }\n"
-        + " chain nat-prerouting {\n  type nat hook prerouting priority dstnat;\n  jump services\n }\n"
-        + " chain nat-output {\n  type nat hook output priority -100;\n  jump services\n }\n"
-        + " chain nat-postrouting {\n  type nat hook postrouting priority srcnat;\n  jump masquerading\n }\n"
-        + " chain masquerading {\n  meta mark & 0x4000 == 0 return\n  meta mark set meta mark ^ 0x4000\n"
-        + "  masquerade fully-random\n }\n"
-        + " chain filter-forward {\n  type filter hook forward priority -110;\n  ct state invalid drop\n }\n}\n"
-    )
+    _kube_proxy(n, NFT_136)
+
+
+def kube_proxy_nftables_133(n: nodes.Node) -> None:
+    _kube_proxy(n, NFT_133)
+
+
+def session_affinity(n: nodes.Node) -> None:
+    _kube_proxy(n, IPTABLES, affinity=True)
 
 
 def _calico(n: nodes.Node, outgoing: bool) -> None:
@@ -256,25 +202,6 @@ def portmap(n: nodes.Node) -> None:
     )
 
 
-def session_affinity(n: nodes.Node) -> None:
-    """Add a Service of kube-proxy (iptables) whose clients stay at one endpoint."""
-    n.interest(dst="10.96.9.9/32", proto="tcp", dport=443)
-    ends = [n.pods[0].four, "10.244.2.99"]
-    rules = ["-A PREROUTING -d 10.96.9.9/32 -p tcp -m tcp --dport 443 -j KUBE-SVC-STAYS"]
-    rules.append("-A KUBE-SVC-STAYS ! -s 10.244.0.0/16 -d 10.96.9.9/32 -p tcp -m tcp --dport 443 -j KUBE-MARK-MASQ")
-    recent = "-m recent --name KUBE-SEP-STAYS-%d --%s--mask 255.255.255.255 --rsource"
-    for place in range(len(ends)):
-        found = recent % (place, "rcheck --seconds 10800 --reap ")
-        rules.append("-A KUBE-SVC-STAYS %s -j KUBE-SEP-STAYS-%d" % (found, place))
-    rules.append("-A KUBE-SVC-STAYS -m statistic --mode random --probability 0.5 -j KUBE-SEP-STAYS-0")
-    rules.append("-A KUBE-SVC-STAYS -j KUBE-SEP-STAYS-1")
-    for place, end in enumerate(ends):
-        chain = "-A KUBE-SEP-STAYS-%d " % place
-        rules.append(chain + "-s %s/32 -j KUBE-MARK-MASQ" % end)
-        rules.append(chain + "-p tcp %s -j DNAT --to-destination %s:6443" % (recent % (place, "set "), end))
-    n.ipt("nat", *rules, chains=["KUBE-SVC-STAYS", "KUBE-SEP-STAYS-0", "KUBE-SEP-STAYS-1"])
-
-
 def nodelocal_dns(n: nodes.Node) -> None:
     """Add a DNS cache on the node that takes the address of the cluster's Service, and keeps it from conntrack."""
     n.step("ip", "addr add 169.254.20.10/32 dev lo\naddr add 10.96.0.10/32 dev lo\n")
@@ -402,12 +329,12 @@ KINDS: t.Dict[str, t.Tuple[str, t.Sequence[Part]]] = {
     "firewalld": ("bridge", [firewalld]),
     "calico+kube-proxy-iptables": ("routed", [calico, kube_proxy_iptables, portmap]),
     "calico-natOutgoing+kube-proxy-iptables": ("routed", [calico_nat_outgoing, kube_proxy_iptables, portmap]),
-    "calico+kube-proxy-nftables": ("routed", [calico, kube_proxy_nftables]),
+    "calico+kube-proxy-nftables": ("routed", [calico, kube_proxy_nftables_133]),
     "flannel+kube-proxy-iptables+portmap": ("bridge", [flannel, kube_proxy_iptables, portmap]),
     "kube-router+docker+firewalld": ("bridge", [kube_router, docker, firewalld]),
     "bridge+portmap+kube-proxy-nftables+docker": ("bridge", [portmap, kube_proxy_nftables, docker]),
     "bridge+portmap+kube-proxy-iptables+firewalld": ("bridge", [portmap, kube_proxy_iptables, firewalld]),
-    "kube-proxy-iptables+session-affinity": ("bridge", [kube_proxy_iptables, session_affinity]),
+    "kube-proxy-iptables+session-affinity": ("bridge", [session_affinity]),
     "calico+kube-proxy-iptables+nodelocal-dns": ("routed", [calico, kube_proxy_iptables, nodelocal_dns]),
     "flannel+vxlan+nodelocal-dns+kube-proxy-nftables": ("bridge", [flannel, vxlan, nodelocal_dns, kube_proxy_nftables]),
     "bridge-plugin+guards": ("bridge", [bridge_plugin, guards]),
