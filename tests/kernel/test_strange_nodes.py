@@ -11,7 +11,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from strange import nodes, programs, realistic, run
+from strange import nodes, programs, realistic, run, strange
 
 #: Nodes on which verify was wrong once.
 WRONG_ONCE = {
@@ -37,7 +37,11 @@ MISJUDGED_ONCE = {
     "ipv6:30093": "a preferred source of IPv4 was taken for one of IPv6 as well",
     "ipv6:30096": "a mark that a random program sets, and the policy skips, was not seen",
 }
-RANDOM = [str(seed) for seed in range(1, 13)] + ["%s:%d" % (sort, seed) for sort in run.SORTS for seed in range(10, 15)]
+#: Those with the most constructions that none of the others has.
+RANDOM = (
+    *("31", "46", "56", "77", "119", "124", "134", "151", "498"),
+    *("settings:7", "settings:10", "settings:166", "program:10", "program:11", "ipv6:10", "ipv6:11"),
+)
 #: Every sort of realistic node, the backends in turn.
 REALISTIC = [name for place, name in enumerate(realistic.NAMES) if place % 3 == place // 3 % 3]
 
@@ -64,6 +68,13 @@ def test_random_node(what: str) -> None:
 def test_node_as_people_have_it_is_tested_completely(what: str) -> None:
     outcome = _hold(what)
     assert outcome.kind == run.RIGHT, (outcome.summary, outcome.note)
+
+
+def test_random_nodes_have_constructions_of_each_sort() -> None:
+    used = {name for what in RANDOM for name in run.node(what).used}
+    assert {"program:xt", "program:xt-legacy", "program:nft", "program:routes"} <= used
+    assert {name.partition(":")[0] for name in used} >= {"xt", "nft", "rule", "settings"}
+    assert len(used & set(strange.REGISTER)) > 15
 
 
 @pytest.mark.parametrize("make", [nodes.Node, programs.Program])
