@@ -94,19 +94,10 @@ def scenarios() -> t.Iterator[Scenario]:
             yield Scenario("job", "%s of %s hangs; a kubelet restarts" % (verb, firewall), fault, check=_kubelet)
 
 
-def _unchanged(_node: Node) -> t.ContextManager[None]:
-    return contextlib.nullcontext()
-
-
-def _restarts(_node: Node) -> t.ContextManager[None]:
-    for _time in range(6):
-        run("systemctl", "restart", TIMER)
-    return contextlib.nullcontext()
-
-
-def _service_restarts(_node: Node) -> t.ContextManager[None]:
-    for _time in range(6):
-        run("systemctl", "restart", SERVICE)
+def _done(times: int, words: t.Sequence[str], _node: Node) -> t.ContextManager[None]:
+    """Run systemctl so often before."""
+    for _time in range(times):
+        run("systemctl", *words)
     return contextlib.nullcontext()
 
 
@@ -116,11 +107,6 @@ def _edits(_node: Node) -> t.ContextManager[None]:
         with open(path, "w", encoding="utf-8") as file:
             file.write("{}")
         os.unlink(path)
-    return contextlib.nullcontext()
-
-
-def _executed_again(_node: Node) -> t.ContextManager[None]:
-    systemctl("daemon-reexec")
     return contextlib.nullcontext()
 
 
@@ -158,12 +144,12 @@ _BROKEN = {
 
 
 @contextlib.contextmanager
-def _stopped(_node: Node) -> t.Iterator[None]:
-    systemctl("stop", TIMER)
+def _stopped(unit: str, _node: Node) -> t.Iterator[None]:
+    systemctl("stop", unit)
     try:
         yield
     finally:
-        systemctl("start", TIMER)
+        systemctl("start", unit)
 
 
 def _stays_stopped(node: Node) -> str:
@@ -184,15 +170,6 @@ def _stays_stopped(node: Node) -> str:
     if properties(TIMER, "Unit", "ActiveState") != ["inactive"]:
         return "THE TIMER IS BACK ALTHOUGH IT WAS STOPPED"
     return ""
-
-
-@contextlib.contextmanager
-def _without_path_unit(_node: Node) -> t.Iterator[None]:
-    systemctl("stop", PATH)
-    try:
-        yield
-    finally:
-        systemctl("start", PATH)
 
 
 @contextlib.contextmanager
@@ -239,17 +216,21 @@ def limits() -> t.Iterator[Scenario]:
 
 def timer() -> t.Iterator[Scenario]:
     """What stops a timer, and what must not start one."""
-    yield Scenario("timer", "nothing", _unchanged)
-    yield Scenario("timer", "six restarts of the timer at once", _restarts)
-    yield Scenario("timer", "six restarts of the service at once", _service_restarts)
+    for what, times, words in (
+        ("nothing", 0, ()),
+        ("six restarts of the timer at once", 6, ("restart", TIMER)),
+        ("six restarts of the service at once", 6, ("restart", SERVICE)),
+        ("systemd is executed again", 1, ("daemon-reexec",)),
+    ):
+        yield Scenario("timer", what, functools.partial(_done, times, words))
     yield Scenario("timer", "twenty edits at once", _edits)
-    yield Scenario("timer", "systemd is executed again", _executed_again)
-    yield Scenario("timer", "the path unit is stopped", _without_path_unit)
+    yield Scenario("timer", "the path unit is stopped", functools.partial(_stopped, PATH))
     for what, text in _BROKEN.items():
         fault = functools.partial(_service_file, text)
         yield Scenario("timer", "the file of the service is %s for a tick" % what, fault, during=False)
     yield Scenario("timer", "ticks hang, and the recovery is late", _recovery_after_next_tick)
-    yield Scenario("timer", "stopped: stays stopped", _stopped, during=False, check=_stays_stopped)
+    stopped = functools.partial(_stopped, TIMER)
+    yield Scenario("timer", "stopped: stays stopped", stopped, during=False, check=_stays_stopped)
 
 
 #: What root may have set for all services, and what that would do to programs that heed it.

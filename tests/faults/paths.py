@@ -100,20 +100,13 @@ def label(place: Place) -> str:
     return "/".join("python3.X" if part.startswith("python3.") else part for part in parts)
 
 
-def scenarios(wanted: t.Callable[[str, str], bool] = lambda _path, _fault: True) -> t.Iterator[Scenario]:
-    """All paths with all faults.
-
-    :param wanted: called with path and fault: whether that one is to be tried.
-    """
+def scenarios() -> t.Iterator[Scenario]:
+    """All paths with all faults."""
     for place in known():
         for name, fault in FAULTS.items():
-            if wanted(label(place), name):
-                yield Scenario(
-                    "path",
-                    "%s: %s" % (label(place), name),
-                    functools.partial(_planted, place, fault),
-                    or_default=name == "missing" and place.path.startswith(CONFIG),
-                )
+            planted = functools.partial(_planted, place, fault)
+            or_default = name == "missing" and place.path.startswith(CONFIG)
+            yield Scenario("path", "%s: %s" % (label(place), name), planted, or_default=or_default)
 
 
 def _planted(place: Place, fault: Fault, _node: Node) -> t.ContextManager[None]:

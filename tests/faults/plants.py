@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
 import stat
@@ -101,25 +102,10 @@ def missing(place: Place) -> t.Iterator[None]:
 
 
 @contextlib.contextmanager
-def _link(place: Place, target: str) -> t.Iterator[None]:
+def _link(target: str, place: Place) -> t.Iterator[None]:
     with _aside(place.path):
-        os.symlink(target, place.path)
+        os.symlink(target or os.path.basename(place.path), place.path)
         yield
-
-
-def loop(place: Place) -> t.ContextManager[None]:
-    """A link to itself."""
-    return _link(place, os.path.basename(place.path))
-
-
-def too_long(place: Place) -> t.ContextManager[None]:
-    """A link to a name that no file can have."""
-    return _link(place, "x" * 300)
-
-
-def below_file(place: Place) -> t.ContextManager[None]:
-    """A link below a file."""
-    return _link(place, "/proc/version/x")
 
 
 @contextlib.contextmanager
@@ -177,7 +163,7 @@ def read_only(place: Place) -> t.Iterator[None]:
 
 
 @contextlib.contextmanager
-def _on_disk(place: Place, inodes: int, exhaust: t.Callable[[str], None]) -> t.Iterator[None]:
+def _on_disk(inodes: int, exhaust: t.Callable[[str], None], place: Place) -> t.Iterator[None]:
     """Have the path on a disk of its own, with its content if that is little, and exhaust it."""
     disk = place.path if place.directory else _ELSEWHERE
     with _there(place):
@@ -244,18 +230,8 @@ def _use_inodes(disk: str) -> None:
             number += 1
 
 
-def full(place: Place) -> t.ContextManager[None]:
-    """A disk without space."""
-    return _on_disk(place, 1000, _fill)
-
-
-def no_inodes(place: Place) -> t.ContextManager[None]:
-    """A disk with space, and no inodes."""
-    return _on_disk(place, 200, _use_inodes)
-
-
 @contextlib.contextmanager
-def _served(place: Place, answer: int) -> t.Iterator[None]:
+def _served(answer: int, place: Place) -> t.Iterator[None]:
     with _there(place):
         served = fuse.Fuse(place.path, answer)
         try:
@@ -264,34 +240,23 @@ def _served(place: Place, answer: int) -> t.Iterator[None]:
             served.close()
 
 
-def fuse_eacces(place: Place) -> t.ContextManager[None]:
-    """A file system that refuses everything, also to root."""
-    return _served(place, errno.EACCES)
-
-
-def fuse_gone(place: Place) -> t.ContextManager[None]:
-    """A file system whose server is gone."""
-    return _served(place, fuse.GONE)
-
-
-def fuse_never(place: Place) -> t.ContextManager[None]:
-    """A file system that does not answer. Who has asked it cannot be killed."""
-    return _served(place, fuse.NEVER)
-
-
 FAULTS: t.Dict[str, Fault] = {
     "missing": missing,
-    "loop": loop,
+    #: a link to itself, to a name that no file can have, and below a file
+    "loop": functools.partial(_link, ""),
+    "ENAMETOOLONG": functools.partial(_link, "x" * 300),
+    "ENOTDIR": functools.partial(_link, "/proc/version/x"),
     "other kind": other_kind,
     "FIFO": fifo,
-    "ENAMETOOLONG": too_long,
-    "ENOTDIR": below_file,
     "mode 0": mode_0,
     "other owner": other_owner,
     "read-only": read_only,
-    "full": full,
-    "no inodes": no_inodes,
-    "FUSE EACCES": fuse_eacces,
-    "FUSE ENOTCONN": fuse_gone,
-    "FUSE never": fuse_never,
+    #: a disk without space, and one with space and no inodes
+    "full": functools.partial(_on_disk, 1000, _fill),
+    "no inodes": functools.partial(_on_disk, 200, _use_inodes),
+    #: a file system that refuses everything, also to root; whose server is gone; that does not answer: who has asked it
+    #: cannot be killed
+    "FUSE EACCES": functools.partial(_served, errno.EACCES),
+    "FUSE ENOTCONN": functools.partial(_served, fuse.GONE),
+    "FUSE never": functools.partial(_served, fuse.NEVER),
 }

@@ -31,23 +31,8 @@ _TABLES = [tool + variant for tool in ("iptables", "ip6tables") for variant in (
 PROGRAMS = (
     *(tool + what for tool in _TABLES for what in ("", "-save", "-restore")),
     *("nft", "conntrack", "modprobe", "systemctl", "ip", "firewall-cmd", "ulogd", "sleep", "timeout"),
-    *(
-        "b2sum",
-        "cksum",
-        "sha256sum",
-        "stat",
-        "cat",
-        "cut",
-        "tr",
-        "grep",
-        "sed",
-        "awk",
-        "mkdir",
-        "chmod",
-        "touch",
-        "rm",
-        "ls",
-    ),
+    *("b2sum", "cksum", "sha256sum", "stat", "cat", "cut", "tr", "grep", "sed", "awk"),
+    *("mkdir", "chmod", "touch", "rm", "ls"),
 )
 
 
@@ -78,17 +63,15 @@ def _replaced(program: str, text: str, _node: Node) -> t.Iterator[None]:
         os.rename(path + ".kept", path)
 
 
-def programs(node: Node, wanted: t.Callable[[str, str], bool] = lambda _program, _way: True) -> t.Iterator[Scenario]:
+def programs(node: Node) -> t.Iterator[Scenario]:
     """Each program in each way."""
     for program in PROGRAMS:
         if not shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin"):
             continue
         needed = used(node, program) or program in _OF_THE_SCRIPT
         for way, text in WAYS.items():
-            if wanted(program, way):
-                kind = "used program" if needed else "program"
-                fault = functools.partial(_replaced, program, text)
-                yield Scenario(kind, "%s %s" % (program, way), fault, during=not needed)
+            fault = functools.partial(_replaced, program, text)
+            yield Scenario("used program" if needed else "program", "%s %s" % (program, way), fault, during=not needed)
 
 
 @contextlib.contextmanager
@@ -136,13 +119,9 @@ def locked(path: str, kind: int) -> t.Callable[[], object]:
     return work
 
 
-@contextlib.contextmanager
-def _holder(path: str, kind: int, _node: Node) -> t.Iterator[None]:
-    with process(locked(path, kind)):
-        yield
-
-
 def _record(path: str) -> t.Callable[[], object]:
+    """Return what locks a record of a file by fcntl(2)."""
+
     def work() -> int:
         descriptor = os.open(path, os.O_RDWR)
         fcntl.lockf(descriptor, fcntl.LOCK_EX)
@@ -152,8 +131,8 @@ def _record(path: str) -> t.Callable[[], object]:
 
 
 @contextlib.contextmanager
-def _record_holder(path: str, _node: Node) -> t.Iterator[None]:
-    with process(_record(path)):
+def _holder(work: t.Callable[[], object], _node: Node) -> t.Iterator[None]:
+    with process(work):
         yield
 
 
@@ -193,10 +172,9 @@ def locks() -> t.Iterator[Scenario]:
     """Locks of root that are never released."""
     yield Scenario("lock", "a stopped sync holds the lock of all runs", _stopped_sync, ticks=PATIENT)
     for path in (_RUN_LOCK, _XTABLES_LOCK, "/etc/ip-masq-agent/config", "/var/lib/ip-masq-agent/state.json"):
-        yield Scenario("lock", "%s is locked" % path, functools.partial(_holder, path, fcntl.LOCK_EX), ticks=PATIENT)
-        name = "%s is locked, shared" % path
-        yield Scenario("lock", name, functools.partial(_holder, path, fcntl.LOCK_SH), ticks=PATIENT)
+        for name, kind in (("%s is locked", fcntl.LOCK_EX), ("%s is locked, shared", fcntl.LOCK_SH)):
+            fault = functools.partial(_holder, locked(path, kind))
+            yield Scenario("lock", name % path, fault, ticks=PATIENT)
     for path in (_XTABLES_LOCK, "/etc/ip-masq-agent/config"):
-        yield Scenario(
-            "lock", "a record of %s is locked" % path, functools.partial(_record_holder, path), ticks=PATIENT
-        )
+        fault = functools.partial(_holder, _record(path))
+        yield Scenario("lock", "a record of %s is locked" % path, fault, ticks=PATIENT)

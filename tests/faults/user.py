@@ -51,10 +51,6 @@ def _planted(path: str, work: t.Callable[[], object], _node: Node) -> t.ContextM
     return _own(path, work)
 
 
-def _linked(path: str, target: str, _node: Node) -> t.ContextManager[None]:
-    return _own(path, functools.partial(os.symlink, target, path))
-
-
 def _nothing_in(folder: str, node: Node) -> str:
     """Let some ticks pass, no more than there are to be, and see that nothing is written elsewhere."""
     started, starts = time.monotonic(), {last_tick().start}
@@ -119,12 +115,6 @@ def _lock_all(paths: t.Sequence[str]) -> object:
     return kept
 
 
-@contextlib.contextmanager
-def _all_locked(_node: Node) -> t.Iterator[None]:
-    with process(functools.partial(_lock_all, _readable()), USER_ID):
-        yield
-
-
 def _watch_all(paths: t.Sequence[str]) -> object:
     descriptor = fuse.LIBC.inotify_init1(0)
     for path in paths:
@@ -133,8 +123,8 @@ def _watch_all(paths: t.Sequence[str]) -> object:
 
 
 @contextlib.contextmanager
-def _all_watched(_node: Node) -> t.Iterator[None]:
-    with process(functools.partial(_watch_all, _readable()), USER_ID):
+def _on_all(work: t.Callable[[t.Sequence[str]], object], _node: Node) -> t.Iterator[None]:
+    with process(functools.partial(work, _readable()), USER_ID):
         yield
 
 
@@ -238,17 +228,12 @@ _DIRECTORY_WORKS: t.Dict[str, t.Callable[[], object]] = {
 
 def scenarios() -> t.Iterator[Scenario]:
     """What the user has, in all ways."""
-    for what, target in _LINKS.items():
-        yield Scenario(
-            "user", "the metrics directory is a link to %s" % what, functools.partial(_linked, METRICS, target)
+    for what, target in {**_LINKS, **{path: path for path in _ELSEWHERE}}.items():
+        link = functools.partial(os.symlink, target, METRICS)
+        linked = Scenario(
+            "user", "the metrics directory is a link to %s" % what, functools.partial(_planted, METRICS, link)
         )
-    for target in _ELSEWHERE:
-        yield Scenario(
-            "user",
-            "the metrics directory is a link to %s" % target,
-            functools.partial(_linked, METRICS, target),
-            check=functools.partial(_nothing_in, target),
-        )
+        yield linked._replace(check=functools.partial(_nothing_in, target)) if target in _ELSEWHERE else linked
     for what, work in _DIRECTORY_WORKS.items():
         yield Scenario("user", "the metrics directory is %s" % what, functools.partial(_planted, METRICS, work))
     for what, work in _FILE_WORKS.items():
@@ -262,8 +247,8 @@ def scenarios() -> t.Iterator[Scenario]:
     swapped = functools.partial(_nothing_in, _CONFIG_D)
     yield Scenario("user", "directory and link are exchanged all the time", _swapped, check=swapped)
     yield Scenario("user", "it has a lease of the metrics file", _leased)
-    yield Scenario("user", "it locks all that it can open", _all_locked)
-    yield Scenario("user", "it watches all that it can see", _all_watched)
+    yield Scenario("user", "it locks all that it can open", functools.partial(_on_all, _lock_all))
+    yield Scenario("user", "it watches all that it can see", functools.partial(_on_all, _watch_all))
     yield Scenario("user", "it occupies names in the metrics directory", _occupied)
     yield Scenario("user", "processes with names of others", _names)
     yield Scenario("user", "names in directories of everybody", _in_tmp)
