@@ -87,87 +87,38 @@ SEEN: t.Dict[str, Seen] = {
 }
 
 #: What is set in files of its sample inventory, which operators copy: below ``group_vars``, as read at commits 00d9774
-#: (all.yml), cc4e944 (etcd.yml), 00f1281 (k8s-cluster.yml) and f580de3 (k8s-net-calico.yml). The last but one is from
-#: before ``ipv4_stack``. That of addons is not here.
+#: (all.yml), 00f1281 (k8s-cluster.yml) and f580de3 (k8s-net-calico.yml). The last but one is from before
+#: ``ipv4_stack``. Here are those that the collection reads, and those that are templates.
 SAMPLE: t.Dict[str, t.Dict[str, t.Any]] = {
-    "all/all.yml": {
-        "bin_dir": "/usr/local/bin",
-        "loadbalancer_apiserver_port": 6443,
-        "loadbalancer_apiserver_healthcheck_port": 8081,
-        "no_proxy_exclude_workers": False,
-    },
-    "all/etcd.yml": {"etcd_data_dir": "/var/lib/etcd", "etcd_deployment_type": "containerd"},
+    "all/all.yml": {"bin_dir": "/usr/local/bin"},
     "k8s_cluster/k8s-cluster.yml": {
         "kube_config_dir": "/etc/kubernetes",
         "kube_script_dir": "{{ bin_dir }}/kubernetes-scripts",
-        "kube_manifest_dir": "{{ kube_config_dir }}/manifests",
         "kube_cert_dir": "{{ kube_config_dir }}/ssl",
-        "kube_token_dir": "{{ kube_config_dir }}/tokens",
-        "kube_api_anonymous_auth": True,
         "kube_version": "v1.28.3",
-        "local_release_dir": "/tmp/releases",
-        "retry_stagger": 5,
-        "kube_owner": "kube",
-        "kube_cert_group": "kube-cert",
-        "kube_log_level": 2,
         "credentials_dir": "{{ inventory_dir }}/credentials",
         "kube_network_plugin": "calico",
         "kube_network_plugin_multus": False,
         "kube_service_addresses": "10.233.0.0/18",
         "kube_pods_subnet": "10.233.64.0/18",
-        "kube_network_node_prefix": 24,
         "enable_dual_stack_networks": False,
         "kube_service_addresses_ipv6": "fd85:ee78:d8a6:8607::1000/116",
         "kube_pods_subnet_ipv6": "fd85:ee78:d8a6:8607::1:0000/112",
-        "kube_network_node_prefix_ipv6": 120,
         # Of a filter that is not there without netaddr's collection.
         "kube_apiserver_ip": "{{ kube_service_addresses | ipaddr('net') | ipaddr(1) | ipaddr('address') }}",
-        "kube_apiserver_port": 6443,
         "kube_proxy_mode": "ipvs",
-        "kube_proxy_strict_arp": False,
         "kube_proxy_nodeport_addresses": (
             "{%- if kube_proxy_nodeport_addresses_cidr is defined -%} [{{ kube_proxy_nodeport_addresses_cidr }}] "
             "{%- else -%} [] {%- endif -%}"
         ),
-        "kube_encrypt_secret_data": False,
         "cluster_name": "cluster.local",
-        "ndots": 2,
-        "dns_mode": "coredns",
-        "enable_nodelocaldns": True,
-        "enable_nodelocaldns_secondary": False,
-        "nodelocaldns_ip": "169.254.25.10",
-        "nodelocaldns_health_port": 9254,
-        "nodelocaldns_second_health_port": 9256,
-        "nodelocaldns_bind_metrics_host_ip": False,
-        "nodelocaldns_secondary_skew_seconds": 5,
-        "enable_coredns_k8s_external": False,
-        "coredns_k8s_external_zone": "k8s_external.local",
-        "enable_coredns_k8s_endpoint_pod_names": False,
-        "resolvconf_mode": "host_resolvconf",
-        "deploy_netchecker": False,
-        "skydns_server": "{{ kube_service_addresses | ipaddr('net') | ipaddr(3) | ipaddr('address') }}",
-        "skydns_server_secondary": "{{ kube_service_addresses | ipaddr('net') | ipaddr(4) | ipaddr('address') }}",
         "dns_domain": "{{ cluster_name }}",
-        "container_manager": "containerd",
-        "kata_containers_enabled": False,
         # It writes a file, if it is evaluated.
         "kubeadm_certificate_key": (
             "{{ lookup('password', credentials_dir + '/kubeadm_certificate_key.creds length=64 chars=hexdigits') "
             "| lower }}"
         ),
-        "k8s_image_pull_policy": "IfNotPresent",
-        "kubernetes_audit": False,
-        "default_kubelet_config_dir": "{{ kube_config_dir }}/dynamic_kubelet_dir",
-        "podsecuritypolicy_enabled": False,
-        "volume_cross_zone_attachment": False,
-        "persistent_volumes_enabled": False,
-        "event_ttl_duration": "1h0m0s",
-        "auto_renew_certificates": False,
-        "kubeadm_patches": {
-            "enabled": False,
-            "source_dir": "{{ inventory_dir }}/patches",
-            "dest_dir": "{{ kube_config_dir }}/patches",
-        },
+        "kubeadm_patches": {"enabled": False, "source_dir": "{{ inventory_dir }}/patches"},
     },
     "k8s_cluster/k8s-net-calico.yml": {"calico_cni_name": "k8s-pod-network", "calico_pool_blocksize": 26},
 }
