@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import typing as t
 
@@ -53,9 +52,9 @@ def _scale(sample: Sample) -> t.Tuple[float, str, int]:
     return (1.0, sample.unit, 0)
 
 
-def ratio(ours: Sample, peer: Sample, paired: bool = True) -> t.Optional[Sample]:
+def ratio(ours: Sample, peer: Sample) -> t.Optional[Sample]:
     """Divide ours by the peer's, round by round where both were measured in the same; None if the peer's is 0."""
-    if paired and all(peer.values):
+    if all(peer.values):
         return Sample(tuple(mine / its for mine, its in zip(ours.values, peer.values)), "")
     return Sample((ours.median / peer.median,), "") if peer.median else None
 
@@ -88,13 +87,11 @@ class Row(t.NamedTuple):
     its: t.Optional[Sample] = None
     target: t.Optional[Target] = None
     note: str = ""
-    #: whether the ratio is that of the rounds; else that of the medians
-    paired: bool = True
 
     @property
     def ratio(self) -> t.Optional[Sample]:
         """Ours by the peer's."""
-        return ratio(self.ours, self.its, self.paired) if self.ours and self.its else None
+        return ratio(self.ours, self.its) if self.ours and self.its else None
 
     @property
     def verdict(self) -> str:
@@ -122,30 +119,6 @@ class Row(t.NamedTuple):
             self.verdict,
         )
 
-    def data(self) -> t.Dict[str, t.Any]:
-        """Return for programs: medians, quartiles and all measurements, in seconds, bytes and counts."""
-        found = self.ratio
-        return {
-            "figure": self.figure,
-            "ours": _data(self.ours),
-            "peer": self.peer,
-            "its": _data(self.its),
-            "ratio": _data(found),
-            "target": self.target._asdict() if self.target else None,
-            "verdict": self.verdict,
-        }
-
-
-def _data(sample: t.Optional[Sample]) -> t.Optional[t.Dict[str, t.Any]]:
-    if sample is None:
-        return None
-    return {
-        "median": sample.median,
-        "quartiles": sample.spread,
-        "unit": sample.unit,
-        "values": sample.values,
-    }
-
 
 def table(parts: t.Sequence[t.Tuple[str, t.Sequence[Row]]]) -> str:
     """Return the aligned table: a title and rows for each part."""
@@ -161,9 +134,3 @@ def table(parts: t.Sequence[t.Tuple[str, t.Sequence[Row]]]) -> str:
         lines += ["", "# " + title]
         lines += [line(row.cells()) for row in rows]
     return "\n".join(lines) + "\n"
-
-
-def as_json(about: t.Mapping[str, t.Any], parts: t.Sequence[t.Tuple[str, t.Sequence[Row]]]) -> str:
-    """Return all of it for programs."""
-    found = [{"part": title, "rows": [row.data() for row in rows]} for title, rows in parts]
-    return json.dumps({"about": dict(about), "parts": found}, indent=1) + "\n"

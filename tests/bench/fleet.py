@@ -6,19 +6,16 @@
 The fleet are hosts that answer as the real node did, after as many seconds, and do nothing: what is left is the
 controller. Ansible reaches all of them by its connection local, so a shell stands for the SSH client.
 
-One node is a namespace with its own Python, modules not compiled. Settings: 30 hosts, each setting beside 20 forks with
-pipelining and the strategy linear. With ``IP_MASQ_FORMER`` another release is measured beside this one.
+One node is a namespace with its own Python, modules not compiled. The controller has 20 forks and pipelining.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import statistics
 import subprocess
 import tempfile
-import time
 import typing as t
 from pathlib import Path
 
@@ -33,16 +30,10 @@ from .role import play_seconds
 
 TITLE = "the playbook apply where nothing changes: one real node, and the controller of many"
 
-#: The directory with ansible_collections/ of another release, to measure beside this one.
-FORMER = "IP_MASQ_FORMER"
-
 _APPLY = ("kubenode.ip_masq.apply", "-e", "ip_masq_agent_hosts=all", "-e", "ip_masq_agent_become=false")
 _PYTHON = "/usr/bin/python3"
 _CALLS = Target(2)
-_SECONDS = Target(0.6, of_ratio=True)
 _SIZES = (10, 50, 100)
-#: The fleet and the settings that the others are compared with.
-_SIZE = 30
 _FORKS = 20
 
 #: In place of Python on the real node: notes the module, what it returned, and what it took. `times` is that of sh.
@@ -61,7 +52,7 @@ exit $status
 #: In place of the shell on the real node: notes the tasks of the installed program in the same way.
 _SHELL_RECORDER = """#!/bin/sh
 case $* in
-*'exec $program task'* | *'/ip-masq-agent task'*) ;; # 1.0.0 and later; before
+*'exec $program task'*) ;;
 *) exec %(shell)s "$@" ;;
 esac
 cd "$(mktemp -d %(calls)s/XXXXXX)" || exit 1
@@ -85,7 +76,7 @@ cat %(answers)s/"$module"
 #: In place of the shell on hosts that do not exist; it answers in place of the installed program.
 _SHELL_ANSWERER = """#!/bin/sh
 case $* in
-*'exec $program task'* | *'/ip-masq-agent task'*) ;; # 1.0.0 and later; before
+*'exec $program task'*) ;;
 *) exec /bin/sh "$@" ;;
 esac
 . %(answers)s/task.sh
@@ -109,14 +100,11 @@ class _Played(t.NamedTuple):
     cpu: float
 
 
-class _Side:
-    """One release: its real node, and what that answered."""
+class _Playbook:
+    """The playbook, its real node, and what that answered."""
 
-    def __init__(self, root: Path, name: str, collections: Path) -> None:
-        self.name = name
-        self._root = root / name
-        self._root.mkdir()
-        self._collections = collections
+    def __init__(self, root: Path) -> None:
+        self._root = root
         self._calls = self._root / "calls"
         self._calls.mkdir()
         (self._root / "node").mkdir()
@@ -160,7 +148,7 @@ class _Side:
             "inventory.yml",
             *_APPLY,
             **{
-                "ANSIBLE_COLLECTIONS_PATH": str(self._collections),
+                "ANSIBLE_COLLECTIONS_PATH": str(modules.collections()),
                 "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
                 "ANSIBLE_LOCAL_TEMP": str(self._root / "local"),
                 "ANSIBLE_REMOTE_TEMP": str(self._root / "remote"),
@@ -169,7 +157,7 @@ class _Side:
         )
         after = os.times()
         if done.returncode:
-            raise RuntimeError("%s: %s" % (self.name, (done.stderr.strip() or done.stdout)[-400:]))
+            raise RuntimeError((done.stderr.strip() or done.stdout)[-400:])
         told = json.loads(done.stdout[done.stdout.index("{\n") :])
         cpu = after.children_user + after.children_system - before.children_user - before.children_system
         durations = [play["play"]["duration"] for play in told["plays"]]
@@ -186,9 +174,7 @@ class _Side:
         played = self._play({"node": self._node})
         self._seen.append(self._take_calls())
         if not self._seen[-1]:
-            raise RuntimeError(
-                "%s: no task was seen on the node: compare the recorders with the action plugin" % self.name
-            )
+            raise RuntimeError("no task was seen on the node: compare the recorders with the action plugin")
         return played, self._seen[-1]
 
     def _take_calls(self) -> t.List[_Call]:
@@ -209,10 +195,10 @@ class _Side:
             seconds = statistics.median(call.wall for call in calls)
             (self._root / (calls[0].module + ".sh")).write_text("sleep %.3f\n" % seconds)
 
-    def fleet(self, size: int, **settings: str) -> _Played:
+    def fleet(self, size: int) -> _Played:
         """Run on so many hosts that do not exist."""
         hosts = {"node%04d" % number: self._host for number in range(size)}
-        return self._play(hosts, **{"ANSIBLE_FORKS": str(_FORKS), **settings})
+        return self._play(hosts, ANSIBLE_FORKS=str(_FORKS))
 
 
 def _minutes(text: str) -> float:
@@ -225,80 +211,39 @@ def measure(plan: Plan) -> t.Iterator[Row]:
     """Yield the rows of this part."""
     with tempfile.TemporaryDirectory(prefix="ip-masq-bench-") as folder:
         os.chmod(folder, 0o755)
-        sides: t.List[_Side] = []
+        playbook = _Playbook(Path(folder))
         try:
-            sides.append(_Side(Path(folder), "ours", modules.collections()))
-            if os.environ.get(FORMER):
-                sides.append(_Side(Path(folder), "former", Path(os.environ[FORMER]).resolve()))
-            for side in sides:
-                side.install()
-            yield from _one_node(plan, sides)
-            for side in sides:
-                side.learn()
-            yield from _sizes(plan, sides)
-            yield from _settings(plan, sides[0])
+            playbook.install()
+            yield from _one_node(plan, playbook)
+            playbook.learn()
+            for size in _SIZES:
+                yield from _of_size(plan, playbook, size)
         finally:
-            for side in sides:
-                side.close()
+            playbook.close()
 
 
-def _in_turns(plan: Plan, what: str, runs: t.Mapping[str, t.Callable[[], t.Any]]) -> t.Dict[str, t.List[t.Any]]:
-    found: t.Dict[str, t.List[t.Any]] = {name: [] for name in runs}
+def _row(figure: str, unit: str, values: t.Iterable[float], target: t.Optional[Target] = None) -> Row:
+    return Row(figure, Sample(tuple(values), unit), target=target)
+
+
+def _one_node(plan: Plan, playbook: _Playbook) -> t.Iterator[Row]:
+    found = []
     for number in range(plan.slow_rounds):
-        for name in list(runs)[:: -1 if number % 2 else 1]:
-            say("fleet: %s: %s, round %d of %d" % (what, name, number + 1, plan.slow_rounds))
-            found[name].append(runs[name]())
-    return found
-
-
-def _row(figure: str, unit: str, found: t.Mapping[str, t.Sequence[float]], target: t.Optional[Target] = None) -> Row:
-    """Return the first series, with the second beside it if there is one."""
-    (ours, *others) = found.items()
-    sample = Sample(tuple(ours[1]), unit)
-    if not others:
-        return Row(figure, sample, target=None if target and target.of_ratio else target)
-    return Row(figure, sample, others[0][0], Sample(tuple(others[0][1]), unit), target)
-
-
-def _one_node(plan: Plan, sides: t.Sequence[_Side]) -> t.Iterator[Row]:
-    found = _in_turns(plan, "one node", {side.name: side.unchanged for side in sides})
-
-    def series(value: t.Callable[[_Played, t.Sequence[_Call]], float]) -> t.Dict[str, t.List[float]]:
-        return {name: [value(*one) for one in runs] for name, runs in found.items()}
-
-    yield _row("one node: remote calls", "calls", series(lambda _played, calls: len(calls)), _CALLS)
-    yield _row("one node: seconds", "s", series(lambda played, _calls: played.seconds), _SECONDS)
-    yield _row("one node: CPU on the node", "s", series(lambda _played, calls: sum(call.cpu for call in calls)))
-    rest = series(lambda played, calls: played.cpu - sum(call.cpu for call in calls))
+        say("fleet: one node, round %d of %d" % (number + 1, plan.slow_rounds))
+        found.append(playbook.unchanged())
+    spent = [sum(call.cpu for call in calls) for _played, calls in found]
+    yield _row("one node: remote calls", "calls", (len(calls) for _played, calls in found), _CALLS)
+    yield _row("one node: seconds", "s", (played.seconds for played, _calls in found))
+    yield _row("one node: CPU on the node", "s", spent)
+    rest = (played.cpu - there for (played, _calls), there in zip(found, spent))
     yield _row("one node: CPU on the controller", "s", rest)
 
 
-def _sizes(plan: Plan, sides: t.Sequence[_Side]) -> t.Iterator[Row]:
-    for size in _SIZES:
-        name = "%3d hosts, %d forks: " % (size, _FORKS)
-        started = time.monotonic()
-        runs = {side.name: functools.partial(side.fleet, size) for side in sides}
-        found = _in_turns(plan, "%d hosts" % size, runs)
-        yield _row(
-            name + "seconds per host", "s", {key: [one.seconds / size for one in runs] for key, runs in found.items()}
-        )
-        yield _row(name + "CPU per host", "s", {key: [one.cpu / size for one in runs] for key, runs in found.items()})
-        say("fleet: %d hosts took %d s" % (size, time.monotonic() - started))
-
-
-def _settings(plan: Plan, side: _Side) -> t.Iterator[Row]:
-    usual = "%d forks" % _FORKS
-    settings: t.Dict[str, t.Dict[str, str]] = {
-        usual: {},
-        "5 forks": {"ANSIBLE_FORKS": "5"},
-        "50 forks": {"ANSIBLE_FORKS": "50"},
-        "no pipelining": {"ANSIBLE_PIPELINING": "0"},
-        "strategy free": {"ANSIBLE_STRATEGY": "free"},
-    }
-    runs = {name: functools.partial(side.fleet, _SIZE, **given) for name, given in settings.items()}
-    found = _in_turns(plan, "settings", runs)
-    for name in settings:
-        if name != usual:
-            for figure, field in (("seconds", 0), ("CPU", 1)):
-                both = {one: [played[field] for played in found[one]] for one in (name, usual)}
-                yield _row("%3d hosts, %s: %s" % (_SIZE, name, figure), "s", both)
+def _of_size(plan: Plan, playbook: _Playbook, size: int) -> t.Iterator[Row]:
+    found = []
+    for number in range(plan.slow_rounds):
+        say("fleet: %d hosts, round %d of %d" % (size, number + 1, plan.slow_rounds))
+        found.append(playbook.fleet(size))
+    name = "%3d hosts, %d forks: " % (size, _FORKS)
+    yield _row(name + "seconds per host", "s", (one.seconds / size for one in found))
+    yield _row(name + "CPU per host", "s", (one.cpu / size for one in found))

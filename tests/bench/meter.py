@@ -72,13 +72,6 @@ def _script(command: Command) -> str:
     return "\n".join("'%s' <'%s' >/dev/null 2>&1" % ("' '".join(step.argv), step.stdin) for step in command)
 
 
-def processes(command: Command) -> int:
-    """Return how many processes (and threads) a command starts, by the process ids of a namespace of its own."""
-    # The shell is number 1, and the last one that it starts tells how far the numbers have come.
-    argv = ["unshare", "--pid", "--fork", "sh", "-c", _script(command) + "\n: & echo $!; wait"]
-    return int(subprocess.run(argv, env=ENV, stdout=subprocess.PIPE, check=True).stdout) - 2
-
-
 def peak_memory(command: Command) -> int:
     """Return the bytes of memory that the biggest process of a command had resident at its peak.
 

@@ -5,24 +5,18 @@
 
 Python has imported Ansible's own parts: a play adds the transfer and the start of Python, as for every module.
 
-Same rules loaded: one iptables-restore or ``nft -f`` of the same rules. Writes: programs that write; nftables needs two
-for a new table (docs/nftables.md). 10000 CIDRs in 100 entries: destinations in ``rules`` that exempt, masquerade and
-skip in turn.
+Same rules loaded: one iptables-restore or ``nft -f`` of the same rules.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import resource
 import sys
-import tempfile
 import time
 import typing as t
-from pathlib import Path
 
 from support.modules import collections
-from support.programs import Programs
 
 from . import installed, meter, rules
 from .figures import Row, Sample, Target
@@ -33,9 +27,7 @@ TITLE = "one call of the module, Python and Ansible's own imports not counted"
 
 #: Seconds of wall time.
 _FIRST = Target(3.0, below=True)
-_ONCE = Target(1)
 _FULL_NODE = Target(1.10, of_ratio=True)
-_EFFECTS = Target(1.03, of_ratio=True)
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
@@ -58,8 +50,6 @@ def _policies(plan: Plan, backend: str) -> t.Iterator[t.Tuple[str, t.Dict[str, t
     if backend == rules.NFTABLES:
         # In iptables each source would be a chain of rules.
         yield "%5d CIDRs%s" % (largest, rules.NARROWED), rules.narrowed(largest), True
-    if largest >= rules.ENTRIES:
-        yield "%5d CIDRs in %d entries" % (largest, rules.ENTRIES), rules.entries(largest), True
 
 
 def _of_policy(
@@ -74,24 +64,12 @@ def _of_policy(
               _FIRST if largest else None)  # fmt: skip
     yield Row(name + ": first call, CPU", first["module"].cpu, "same rules loaded", first["load"].cpu)
     full.call(run, options)
-    writes = Sample((empty.call(transactions, options),), "transactions")
-    # A set that packets may ask from its first instant on takes two: it is filled before a rule asks it.
-    yield Row(name + ": first call, writes", writes, target=_ONCE if backend != rules.NFTABLES else Target(2))
     costs = in_turns(
         plan, {"empty": functools.partial(empty.call, run, options), "full": functools.partial(full.call, run, options)}
     )
     yield Row(name + ": nothing to do, wall", costs["empty"].wall)
     yield Row(name + ": nothing to do, full node: CPU", costs["full"].cpu, "empty node", costs["empty"].cpu,
               _FULL_NODE if backend == rules.NFT else None)  # fmt: skip
-    of_effects = in_turns(
-        plan,
-        {
-            "with": functools.partial(empty.call, reconciled, options, True),
-            "without": functools.partial(empty.call, reconciled, options, False),
-        },
-    )
-    yield Row(name + ": nothing to do, with effects: CPU", of_effects["with"].cpu, "without", of_effects["without"].cpu,
-              _EFFECTS)  # fmt: skip
 
 
 def _module(options: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
@@ -124,28 +102,6 @@ def run(options: t.Mapping[str, t.Any], times: int = 1) -> meter.Cost:
     return meter.Cost((_spent() - cpu) / times, (time.perf_counter() - started) / times)
 
 
-def reconciled(options: t.Mapping[str, t.Any], effects: bool, times: int = 1) -> meter.Cost:
-    """Compare the rules with a policy that they have, as the module does, and return what that costs on average.
-
-    :param effects: whether what changes for packets is asked for.
-    :raises RuntimeError: something would change.
-    """
-    path = str(collections())
-    if path not in sys.path:
-        sys.path.insert(0, path)
-    from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
-    from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-    from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
-    from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run as start
-
-    config = build(options)
-    cpu, started = _spent(), time.perf_counter()
-    for _number in range(times):
-        if reconcile(Node(start), config, effects=effects).changed:
-            raise RuntimeError("an unchanged node was changed")
-    return meter.Cost((_spent() - cpu) / times, (time.perf_counter() - started) / times)
-
-
 def first_apply(options: t.Mapping[str, t.Any]) -> meter.Cost:
     """Call the module where there is no rule of ours."""
     _module({"state": "absent"})
@@ -159,17 +115,3 @@ def _load(node: Inside, backend: str) -> meter.Cost:
     """Load the rules that the module made, which any program must spend."""
     command = node.call(installed.load_same, backend)
     return t.cast(meter.Cost, node.call(meter.spend, command))
-
-
-def transactions(options: t.Mapping[str, t.Any]) -> int:
-    """Return how many times a first call writes to the kernel, counted by stand-ins for the programs that do."""
-    with tempfile.TemporaryDirectory(dir="/run") as folder:
-        programs = Programs(Path(folder))
-        path = os.environ["PATH"]
-        _module({"state": "absent"})
-        os.environ["PATH"] = "%s:%s" % (programs.path, path)
-        try:
-            _module(options)
-        finally:
-            os.environ["PATH"] = path
-        return len(programs.writes())

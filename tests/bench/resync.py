@@ -7,8 +7,8 @@ The agent's program is replaced by one that fails, so that a successful resync h
 system time of all processes (``wait4(2)``), without systemd's start of a unit; one measurement is the mean of up to ten
 runs. Beside it: the chain or table read alone, output discarded; the three processes by which the reference daemon
 resyncs, without the daemon; the daemon itself with ``resyncInterval`` 20 ms, stopped while others are measured; and the
-hourly full check. Processes are counted by the process ids of a namespace of its own; peak memory is of the biggest;
-kernel writes are counted by the generation number of nf_tables or, with iptables-legacy, by lost counters.
+hourly full check. Kernel writes are counted by the generation number of nf_tables or, with iptables-legacy, by lost
+counters.
 
 With 10,000 ranges almost all of it is reading the chain, so the target is a multiple of that. A full node has 50,000
 nat rules of others in 5,000 chains, as kube-proxy writes them: iptables-legacy always fetches the whole table, nft the
@@ -103,8 +103,6 @@ def _time_rows(name: str, target: t.Optional[Target], costs: t.Mapping[str, Cost
         yield Row(name + ": CPU", ours.cpu, "rewrite each time", costs["rewrite"].cpu)
     if "agent" in costs:
         yield Row(name + ": CPU", ours.cpu, "reference agent", costs["agent"].cpu, _REFERENCE)
-    wall = costs.get("rewrite", costs["read"]).wall
-    yield Row(name + ": wall", ours.wall, "rewrite each time" if "rewrite" in costs else "chain read alone", wall)
     full = costs["ours, full node"].cpu
     # iptables-legacy can only read a table whole, and nft asks for the names of all chains: there, no target.
     yield Row(name + ", full node: CPU", full, "empty node", ours.cpu, _FULL_NODE if rules.NFT in name else None)
@@ -122,15 +120,6 @@ def _other_rows(
     peer = commands[peer_name][1]
     shown = {"rewrite": "rewrite each time", "read": "chain read alone"}[peer_name]
 
-    def count(what: t.Callable[[meter.Command], int], unit: str) -> t.Tuple[Sample, str, Sample]:
-        return (
-            Sample((node.call(what, ours),), unit),
-            shown,
-            Sample((node.call(what, peer),), unit),
-        )
-
-    yield Row(name + ": processes", *count(meter.processes, "processes"))
-    yield Row(name + ": peak memory of a process", *count(meter.peak_memory, "B"))
     yield Row(name + ": kernel writes in %d runs" % _WATCHED, *_writes(backend, node, ours, peer, shown), Target(0))
     yield Row(
         name + ": resident between resyncs",

@@ -66,25 +66,6 @@ def guarded(leaks: str) -> t.Dict[str, t.Any]:
     return {**policy(0), "source_cidrs": ["10.244.0.0/16"], "leaks": leaks}
 
 
-#: Of ``rules``; as many as there may be.
-ENTRIES = 100
-
-
-def entries(size: int) -> t.Dict[str, t.Any]:
-    """Return the options of a policy whose exempt, masqueraded and skipped ranges are in 100 entries of ``rules``."""
-    listed, each = cidrs(size), size // ENTRIES
-    return {
-        "cidr_limit": max(each, 64),
-        "rules": [
-            {
-                "action": ("exempt", "masquerade", "skip")[number % 3],
-                "destinations": listed[number * each : (number + 1) * each],
-            }
-            for number in range(ENTRIES)
-        ],
-    }
-
-
 def services(count: int) -> str:
     """Return so many nat rules as kube-proxy writes them, ten for a Service, as text for iptables-restore --noflush."""
     chains, rules = [":KUBE-SERVICES - [0:0]"], ["-A PREROUTING -j KUBE-SERVICES"]
