@@ -36,10 +36,7 @@ class Moving(nodes.Node):
         self.six = seed // len(CHOICES) % 2 == 1
         self.shape = r.choice(["bridge", "routed"])
         self.variant = r.choice(["", "", "-legacy"])
-        self.pods = [
-            nodes.Pod("10.244.1.%d" % one, "fd44::%d" % one, "cni0" if self.shape == "bridge" else "cali%d" % (one - 2))
-            for one in range(2, r.randint(4, 5))
-        ]
+        self.pods = nodes.pods(self.shape, r.randint(4, 5) - 2)
         links = [kind for kind in ("veth", "veth", "vlan", "bond", "bridge") if kind == "veth" or kind in nodes.kinds()]
         self.uplinks = [nodes.Uplink("up%d" % one, r.choice(links), one, True) for one in range(r.randint(1, 2))]
         first, last = self.uplinks[0], self.uplinks[-1]

@@ -76,6 +76,12 @@ class Pod(t.NamedTuple):
     link: str
 
 
+def pods(shape: str, count: int) -> t.List[Pod]:
+    """Return so many pods of a node, behind one bridge or each behind a link of its own."""
+    links = ["cni0" if shape == "bridge" else "cali%d" % number for number in range(count)]
+    return [Pod("10.244.1.%d" % (2 + number), "fd44::%d" % (2 + number), link) for number, link in enumerate(links)]
+
+
 class Uplink:
     """A link to an outside."""
 
@@ -138,14 +144,7 @@ class Node:
         self.skipped: t.List[str] = []
         self.late = False
         self.name = ""
-        self.pods = [
-            Pod(
-                "10.244.1.%d" % (2 + number),
-                "fd44::%d" % (2 + number),
-                "cni0" if self.shape == "bridge" else "cali%d" % number,
-            )
-            for number in range(r.randint(1, 3))
-        ]
+        self.pods = pods(self.shape, r.randint(1, 3))
         self.uplinks: t.List[Uplink] = []
         for number in range(r.choices([1, 2, 3], [3, 5, 2])[0]):
             kind = r.choice(["veth", "veth", "veth", "vlan", "bond", "macvlan", "bridge", "vrf"])

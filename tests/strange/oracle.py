@@ -56,7 +56,8 @@ class Seen(t.NamedTuple):
     dport: int
 
 
-def _sum16(data: bytes) -> int:
+def checksum(data: bytes) -> int:
+    """Return the Internet checksum."""
     if len(data) % 2:
         data += b"\0"
     total: int = sum(struct.unpack("!%dH" % (len(data) // 2), data))
@@ -65,23 +66,13 @@ def _sum16(data: bytes) -> int:
     return ~total & 0xFFFF
 
 
-def _crc32c_table() -> t.List[int]:
-    table = []
-    for byte in range(256):
-        crc = byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
-        table.append(crc)
-    return table
-
-
-_CRC = _crc32c_table()
-
-
-def _crc32c(data: bytes) -> int:
+def crc32c(data: bytes) -> int:
+    """Return the checksum of SCTP."""
     crc = 0xFFFFFFFF
     for byte in data:
-        crc = (crc >> 8) ^ _CRC[(crc ^ byte) & 0xFF]
+        crc ^= byte
+        for _bit in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
     return crc ^ 0xFFFFFFFF
 
 
@@ -103,7 +94,7 @@ def build(probe: Probe, number: int) -> bytes:
     elif probe.protocol == "sctp":
         chunk = struct.pack("!BBH", 1, 0, 20) + token + struct.pack("!IHHI", 106496, 10, 65535, 7)
         body, at = struct.pack("!HHII", probe.sport, probe.dport, 0, 0) + chunk, -1
-        body = body[:8] + struct.pack("<I", _crc32c(body)) + body[12:]
+        body = body[:8] + struct.pack("<I", crc32c(body)) + body[12:]
     else:
         body, at = struct.pack("!BBHHH", 128 if six else 8, 0, 0, probe.sport, 1) + token + b"x" * 44, 2
     if at >= 0:
@@ -112,7 +103,7 @@ def build(probe: Probe, number: int) -> bytes:
             pseudo = source + destination + struct.pack("!II", len(body), protocol)
         elif probe.protocol != "icmp":
             pseudo = source + destination + struct.pack("!HH", protocol, len(body))
-        body = body[:at] + struct.pack("!H", _sum16(pseudo + body) or 0xFFFF) + body[at + 2 :]
+        body = body[:at] + struct.pack("!H", checksum(pseudo + body) or 0xFFFF) + body[at + 2 :]
     if six:
         first = 6 << 28 | probe.tos << 20
         return struct.pack("!IHBB", first, len(body), protocol, 64) + source + destination + body
@@ -120,7 +111,7 @@ def build(probe: Probe, number: int) -> bytes:
     head = struct.pack(
         "!BBHHHBBH", 0x45, probe.tos, 20 + len(body), (4711 + number) & 0xFFFF, fragment, 64, protocol, 0
     )
-    return head[:10] + struct.pack("!H", _sum16(head + source + destination)) + source + destination + body
+    return head[:10] + struct.pack("!H", checksum(head + source + destination)) + source + destination + body
 
 
 def parse(frame: bytes) -> t.Optional[t.Tuple[int, str, str, int]]:

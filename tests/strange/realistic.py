@@ -354,12 +354,7 @@ def build(name: str) -> nodes.Node:
     n = nodes.Node(7, 0)
     n.r = random.Random(7)
     n.six, n.shape, n.variant = False, shape, ""
-    n.pods = [
-        nodes.Pod(
-            "10.244.1.%d" % (2 + number), "fd44::%d" % (2 + number), "cni0" if shape == "bridge" else "cali%d" % number
-        )
-        for number in range(2)
-    ]
+    n.pods = nodes.pods(shape, 2)
     n.uplinks = [nodes.Uplink("up0", "veth", 0, True)]
     n.lines = ["route add default " + n.uplinks[0].via(), "route add 10.244.2.0/24 " + n.uplinks[0].via()]
     n.steps, n.interests, n.used, n.marks = [], [{"dst": "10.244.2.0/24"}], set(), []

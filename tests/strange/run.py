@@ -93,12 +93,8 @@ def _judged(
         return Verdict(probe, promise, seen, None)
     if promise.kind == "pod":
         kept = seen.source == probe.source
-        if not kept and translated:
-            return Verdict(probe, promise, seen, None)
-        return Verdict(probe, promise, seen, kept)
-    if promise.kind == "fixed":
-        return Verdict(probe, promise, seen, seen.source in promise.addresses)
-    return Verdict(probe, promise, seen, seen.source in own)
+        return Verdict(probe, promise, seen, True if kept else None if translated else False)
+    return Verdict(probe, promise, seen, seen.source in (promise.addresses if promise.kind == "fixed" else own))
 
 
 def of_node(node: nodes.Node, conflict: t.Mapping[str, t.Any]) -> bool:
@@ -150,23 +146,16 @@ def asked(node: nodes.Node, conflict: t.Mapping[str, t.Any], r: random.Random) -
     if not chosen:
         return None  # no pod of the node has one of these addresses
     toses = sorted({what["tos"] for what in node.interests if "tos" in what})[:2]
-    found = []
-    for number in sorted(addresses)[:20]:
-        for place, source in chosen:
-            for proto, to_port in services:
-                for port_from in [0, *sports]:
-                    for tos in [0, *toses]:
-                        probe = oracle.Probe(
-                            place,
-                            source,
-                            str(type(start)(number)),
-                            proto,
-                            port_from or oracle.sport(r),
-                            to_port,
-                            tos,
-                            "conflict",
-                        )
-                        found.append(probe)
+    found = [
+        oracle.Probe(
+            place, source, str(type(start)(number)), proto, port_from or oracle.sport(r), to_port, tos, "conflict"
+        )
+        for number in sorted(addresses)[:20]
+        for place, source in chosen
+        for proto, to_port in services
+        for port_from in [0, *sports]
+        for tos in [0, *toses]
+    ]
     r.shuffle(found)
     return found[:150]
 
@@ -318,14 +307,8 @@ def run(node: nodes.Node, name: str) -> Outcome:
 
 def _told(conflict: t.Mapping[str, t.Any]) -> str:
     by = (conflict.get("decided_by") or {}).get("rule", "")
-    return "%s: policy %s, seen %s, services %s, sources %s, by %s" % (
-        conflict.get("range"),
-        conflict.get("policy"),
-        conflict.get("seen"),
-        conflict.get("services"),
-        conflict.get("sources"),
-        by,
-    )
+    words = (conflict.get(key) for key in ("range", "policy", "seen", "services", "sources"))
+    return "%s: policy %s, seen %s, services %s, sources %s, by %s" % (*words, by)
 
 
 SORTS: t.Dict[str, t.Callable[[int], nodes.Node]] = {
@@ -389,14 +372,9 @@ def outcomes(work: t.Sequence[str], jobs: int) -> t.Iterator[t.Union[Outcome, st
 
 
 def totals(counts: t.Mapping[str, int]) -> str:
-    return "%d nodes: %d false green, %d false errors, %d with a packet not named, %d not fully tested, %d right" % (
-        sum(counts[kind] for kind in (*WRONG, UNTESTED, RIGHT)),
-        counts[GREEN],
-        counts[ERROR],
-        counts[UNNAMED],
-        counts[UNTESTED],
-        counts[RIGHT],
-    )
+    known = [counts[kind] for kind in (GREEN, ERROR, UNNAMED, UNTESTED, RIGHT)]
+    words = "%d nodes: %d false green, %d false errors, %d with a packet not named, %d not fully tested, %d right"
+    return words % (sum(known), *known)
 
 
 def main(argv: t.Optional[t.Sequence[str]] = None) -> int:

@@ -16,6 +16,8 @@ import socket
 import struct
 import typing as t
 
+from strange.oracle import checksum, crc32c
+
 from .namespaces import Namespace
 
 _FORK = multiprocessing.get_context("fork")
@@ -131,15 +133,6 @@ def _ipv6(source: str, destination: str, protocol: int, body: bytes, number: int
     return struct.pack("!IHBB", 6 << 28, len(body), protocol, 64) + addresses + body
 
 
-def checksum(data: bytes) -> int:
-    """Return the Internet checksum."""
-    data += b"\0" * (len(data) % 2)
-    total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return int(~total & 0xFFFF)
-
-
 def _checked(source: str, destination: str, protocol: int, body: bytes, at: int, spoil: int = 0) -> bytes:
     """Return a body with its checksum in place."""
     packed = [ipaddress.ip_address(one).packed for one in (source, destination)]
@@ -161,16 +154,7 @@ def _udp(source: str, destination: str, data: bytes, port: int, spoil: int = 0) 
 def _sctp(kind: int, data: bytes, port: int) -> bytes:
     data += b"\0" * (-len(data) % 4)
     body = struct.pack("!HHII", next(_ports), port, 7, 0) + struct.pack("!BBH", kind, 3, 4 + len(data)) + data
-    return body[:8] + struct.pack("<I", _crc32c(body)) + body[12:]
-
-
-def _crc32c(data: bytes) -> int:
-    value = 0xFFFFFFFF
-    for byte in data:
-        value ^= byte
-        for _bit in range(8):
-            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
-    return value ^ 0xFFFFFFFF
+    return body[:8] + struct.pack("<I", crc32c(body)) + body[12:]
 
 
 def _icmp(source: str, destination: str, kind: int, code: int, data: bytes) -> bytes:
