@@ -19,7 +19,7 @@ import typing as t
 from support.modules import collections
 
 from . import installed, meter, rules
-from .figures import Row, Sample, Target
+from .figures import Row, Target
 from .inside import Inside
 from .plan import Plan, in_turns, say
 
