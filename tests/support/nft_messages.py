@@ -45,14 +45,14 @@ def payload(base: int, offset: int, length: int, register: int = REGISTER) -> by
     return expression("payload", _word(1, register), _word(2, base), _word(3, offset), _word(4, length))
 
 
-def meta(key: int, register: int = REGISTER) -> bytes:
+def meta(key: int) -> bytes:
     """Load what the kernel knows of a packet into a register."""
-    return expression("meta", _word(2, key), _word(1, register))
+    return expression("meta", _word(2, key), _word(1, REGISTER))
 
 
-def set_meta(key: int, register: int = REGISTER) -> bytes:
+def set_meta(key: int) -> bytes:
     """Do it the other way round."""
-    return expression("meta", _word(2, key), _word(3, register))
+    return expression("meta", _word(2, key), _word(3, REGISTER))
 
 
 def compare(value: bytes, operator: int = EQUAL, register: int = REGISTER) -> bytes:
@@ -60,11 +60,10 @@ def compare(value: bytes, operator: int = EQUAL, register: int = REGISTER) -> by
     return expression("cmp", _word(1, register), _word(2, operator), _value(3, value))
 
 
-def bitwise(mask: bytes, flips: bytes, register: int = REGISTER) -> bytes:
+def bitwise(mask: bytes, flips: bytes) -> bytes:
     """Apply a mask to a register, and turn bits over."""
-    return expression(
-        "bitwise", _word(1, register), _word(2, register), _word(3, len(mask)), _value(4, mask), _value(5, flips)
-    )
+    registers = _word(1, REGISTER), _word(2, REGISTER)
+    return expression("bitwise", *registers, _word(3, len(mask)), _value(4, mask), _value(5, flips))
 
 
 def between(first: bytes, last: bytes, operator: int = EQUAL, register: int = REGISTER) -> bytes:
@@ -72,9 +71,9 @@ def between(first: bytes, last: bytes, operator: int = EQUAL, register: int = RE
     return expression("range", _word(1, register), _word(2, operator), _value(3, first), _value(4, last))
 
 
-def lookup(name: str, inverted: bool = False, register: int = REGISTER) -> bytes:
+def lookup(name: str) -> bytes:
     """Look a register up in a set."""
-    return expression("lookup", netlink.text(1, name), _word(2, register), _word(5, int(inverted)))
+    return expression("lookup", netlink.text(1, name), _word(2, REGISTER), _word(5, 0))
 
 
 def update(name: str, register: int = REGISTER) -> bytes:
@@ -88,13 +87,9 @@ def jump(chain: str) -> bytes:
     return expression("immediate", _word(1, 0), netlink.nest(2, verdict))
 
 
-def element(first: bytes, last: t.Optional[bytes] = None, chain: t.Optional[str] = None, end: bool = False) -> bytes:
+def element(first: bytes, chain: t.Optional[str] = None) -> bytes:
     """Return an element of a set or map."""
     parts = [_value(1, first)] if first else []
-    if last is not None:
-        parts.append(_value(10, last))
-    if end:
-        parts.append(_word(3, 1))
     if chain is not None:
         parts.append(netlink.nest(2, netlink.nest(2, _word(1, 0xFFFFFFFC), netlink.text(2, chain))))
     return netlink.nest(1, *parts)

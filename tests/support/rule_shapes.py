@@ -289,10 +289,10 @@ def address(text: str, link: int) -> bytes:
     return body + netlink.attribute(1, interface.ip.packed) + netlink.attribute(2, interface.ip.packed)
 
 
-def link(index: int, name: str, kind: str = "", master: int = 0) -> Link:
+def link(index: int, name: str, kind: str = "") -> Link:
     """Return a link that is up."""
     flags = 0x9 if name == "lo" else 0x1
-    return Link(index, name, kind, flags, 1500, b"", master, 0, False, True, b"")
+    return Link(index, name, kind, flags, 1500, b"", 0, 0, False, True, b"")
 
 
 LINKS = (link(1, "lo"), link(2, "eth0"), link(3, "cbr0", "bridge"))
