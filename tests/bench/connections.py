@@ -26,7 +26,7 @@ from support.namespaces import Namespace
 
 from . import flood, rules
 from .figures import Row, Sample, Target
-from .inside import Inside
+from .inside import Inside, wire
 from .plan import Plan, say
 
 TITLE = "a new connection on its way through a node that masquerades it"
@@ -36,7 +36,7 @@ _BARE_NFT = (
 )
 #: Counts outside what came with the node's address.
 _COUNT = (
-    "table ip count { chain pre { type filter hook prerouting priority raw; ip saddr 198.51.100.1 counter drop; }; }"
+    "table ip count { chain pre { type filter hook prerouting priority raw; ip saddr 198.51.0.0/16 counter drop; }; }"
 )
 #: Of nftables: so many ranges at most, and the same with exceptions and sources.
 _RANGES = Target(1.10, of_ratio=True)
@@ -74,7 +74,7 @@ def measure(plan: Plan) -> t.Iterator[Row]:
             for number, (name, policy) in enumerate(_policies(plan, backend).items()):
                 say("new connections, a node with: " + name)
                 ns = owned.enter_context(Namespace())
-                device = _wire(number, pod.ns, ns, outside)
+                device = wire(number, pod.ns, ns, outside)
                 _rules(ns, name, backend, policy)
                 size = len((policy or {}).get("non_masquerade_cidrs", ()))
                 slow = backend != rules.NFTABLES and size >= 1000
@@ -110,32 +110,6 @@ def _narrowed(plan: Plan, backend: str) -> str:
 
 def _guarded(backend: str, leaks: str) -> str:
     return _ours(backend, 0) + rules.GUARDED[leaks]
-
-
-def _wire(number: int, pod: Namespace, node: Namespace, outside: Namespace) -> str:
-    """Put a node between the pod and the world outside; the pod reaches it by a device of its own."""
-    device, other = "p%d" % number, "o%d" % number
-    for ns, end, far, far_end in ((pod, device, node, "pods"), (node, "eth0", outside, other)):
-        ns.run("ip", "link", "add", end, "type", "veth", "peer", "name", far_end, "netns", far.name)
-    outside.run("ip", "link", "set", other, "up")
-
-    def mac(ns: Namespace, link: str) -> str:
-        return str(json.loads(ns.run("ip", "-json", "link", "show", "dev", link))[0]["address"])
-
-    # Neighbours are known: nobody has to answer.
-    node.run("ip", "-batch", "-", stdin="\n".join([
-        "link set pods up", "link set eth0 up",
-        "address add 10.244.%d.1/24 dev pods" % number, "address add 198.51.100.1/24 dev eth0",
-        "neighbour add 198.51.100.2 lladdr %s dev eth0" % mac(outside, other),
-        "route add default via 198.51.100.2",
-    ]))  # fmt: skip
-    node.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
-    pod.run("ip", "-batch", "-", stdin="\n".join([
-        "link set %s up" % device, "address add 10.244.%d.2/24 dev %s" % (number, device),
-        "neighbour add 10.244.%d.1 lladdr %s dev %s" % (number, mac(node, "pods"), device),
-        "route add default via 10.244.%d.1 dev %s metric %d" % (number, device, number + 1),
-    ]))  # fmt: skip
-    return device
 
 
 def _rules(ns: Namespace, name: str, backend: str, policy: t.Optional[t.Mapping[str, t.Any]]) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import signal
 import traceback
@@ -74,3 +75,29 @@ def _serve(ns: Namespace, pipe: t.Any) -> None:
             pipe.send((True, what(*arguments)))
         except BaseException:
             pipe.send((False, traceback.format_exc()))
+
+
+def wire(number: int, pod: Namespace, node: Namespace, outside: Namespace) -> str:
+    """Put a node between the pod and the world outside, on networks of its own. Return the pod's device for it."""
+    device, other, network = "p%d" % number, "o%d" % number, "198.51.%d." % number
+    for ns, link, far, far_link in ((pod, device, node, "pods"), (node, "eth0", outside, other)):
+        ns.run("ip", "link", "add", link, "type", "veth", "peer", "name", far_link, "netns", far.name)
+
+    def mac(ns: Namespace, link: str) -> str:
+        return str(json.loads(ns.run("ip", "-json", "link", "show", "dev", link))[0]["address"])
+
+    # Neighbours are known: nobody has to answer.
+    pod_gateway = "10.244.%d.1" % number
+    for ns, link, address, neighbour, known, route in (
+        (pod, device, "10.244.%d.2" % number, pod_gateway, mac(node, "pods"), "default metric %d" % (number + 1)),
+        (node, "pods", pod_gateway, "", "", ""),
+        (node, "eth0", network + "1", network + "2", mac(outside, other), "default"),
+        (outside, other, network + "2", "", "", ""),
+    ):
+        lines = ["link set %s up" % link, "address add %s/24 dev %s" % (address, link)]
+        if neighbour:
+            lines += ["neighbour add %s lladdr %s dev %s" % (neighbour, known, link)]
+            lines += ["route add %s via %s dev %s" % (route, neighbour, link)]
+        ns.run("ip", "-batch", "-", stdin="\n".join(lines))
+    node.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+    return device

@@ -24,7 +24,7 @@ from support.namespaces import Namespace
 from . import rules
 from .figures import Row, Sample, Target
 from .flood import undisturbed
-from .inside import Inside
+from .inside import Inside, wire
 from .plan import Plan, say
 
 TITLE = "forwarded throughput"
@@ -63,7 +63,9 @@ def _measure(plan: Plan, backend: str, pieces: str) -> t.List[Sample]:
         pod, outside = (owned.enter_context(Inside()) for _number in range(2))
         for number in _NODES:
             node = owned.enter_context(Namespace())
-            _wire(number, pod.ns, node, outside.ns, pieces)
+            device = wire(number, pod.ns, node, outside.ns)
+            pod.ns.run("ip", "link", "set", device, "gso_max_size", pieces)
+            pod.ns.run("ip", "route", "add", "198.51.%d.0/24" % number, "via", "10.244.%d.1" % number)
             if backend != rules.NFTABLES:
                 node.run(rules.iptables(backend), "-w", "5", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
             apply(node, backend=backend, **rules.guarded("drop" if number == _DROPPED else "ignore"))
@@ -79,24 +81,6 @@ def _measure(plan: Plan, backend: str, pieces: str) -> t.List[Sample]:
     if pieces == _PIECES["packets of 1,500 bytes"] and came < sent:
         raise RuntimeError("%d packets of %d came" % (came, sent))
     return [Sample(tuple(row[number] for row in turns), "s") for number in _NODES]
-
-
-def _wire(number: int, pod: Namespace, node: Namespace, outside: Namespace, pieces: str) -> None:
-    """Put a node between the pod and the world outside, on networks of its own."""
-    device = "p%d" % number
-    for ns, link, far, far_link in ((pod, device, node, "pods"), (node, "eth0", outside, "o%d" % number)):
-        ns.run("ip", "link", "add", link, "type", "veth", "peer", "name", far_link, "netns", far.name)
-    pod.run("ip", "link", "set", device, "gso_max_size", pieces)
-    for ns, link, address in (
-        (pod, device, "10.244.%d.2/24" % number),
-        (node, "pods", "10.244.%d.1/24" % number),
-        (node, "eth0", "198.51.%d.1/24" % number),
-        (outside, "o%d" % number, "198.51.%d.2/24" % number),
-    ):
-        ns.run("ip", "address", "add", address, "dev", link)
-        ns.run("ip", "link", "set", link, "up")
-    pod.run("ip", "route", "add", "198.51.%d.0/24" % number, "via", "10.244.%d.1" % number)
-    node.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
 
 
 # in the processes inside
