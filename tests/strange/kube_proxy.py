@@ -132,8 +132,7 @@ class KubeProxy(t.NamedTuple):
             yield "-A %s %s%s-j %s" % (chain, _said(one), chance, name)
             yield "-A %s -s %s/%d %s-j KUBE-MARK-MASQ" % (name, end, bits, _said(one))
             seen = "-m recent --name %s --set --rsource " % name if one.affinity else ""
-            to = ("[%s]:%d" if ":" in end else "%s:%d") % (end, one.target)
-            words = (name, one.protocol, _said(one), seen, one.protocol, to)
+            words = (name, one.protocol, _said(one), seen, one.protocol, _at(end, one.target))
             yield "-A %s -p %s %s%s-m %s -j DNAT --to-destination %s" % words
 
     def _external(self, one: Service, version: int) -> t.Iterator[str]:
