@@ -24,7 +24,7 @@ from support.variants import BACKENDS, EXEMPT_RANGES, NFTABLES, VARIANTS, Varian
 FIXED = {"ipv4": "198.51.100.7", "ipv6": "2001:db8:1::7"}
 PODS = ["10.244.0.0/16", "fd00:10:244::/48"]
 #: An even number. A gap of microseconds needs many, and a machine that has nothing else to do.
-REWRITES = int(os.environ.get("IP_MASQ_REWRITES", "4"))
+REWRITES = int(os.environ.get("IP_MASQ_REWRITES", "8"))
 #: of each family in ADDRESSES: two exempt destinations, two others
 FIRST_EXEMPT, SECOND_EXEMPT = ["10.99.0.1/32", "fd00:99::1/128"], ["172.20.0.1/32", "fc00:77::1/128"]
 FIRST_OUTSIDE = ["203.0.113.10/32", "2001:db8:99::1/128"]
