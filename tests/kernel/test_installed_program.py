@@ -12,71 +12,101 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from support.agent_node import AgentNode
 from support.fleet import Fleet
 from support.variants import BACKENDS
 
 NFT = BACKENDS["iptables_nft"]
-TASK = "kubenode.ip_masq.ip_masq_agent"
+AGENT, INFO = "ip_masq_agent", "ip_masq_agent_info"
+OPTIONS: t.Dict[str, t.Any] = {"config": {}, "verify": True, "kubelet": {}}
+PROGRAM = "/usr/local/sbin/ip-masq-agent"
+
+
+def made(folder: Path, *hosts: str) -> Fleet:
+    """Nodes with the agent."""
+    fleet = Fleet(folder, {"kube_node": hosts})
+    for node in fleet.nodes.values():
+        node.wire()
+        assert node.module(AGENT, OPTIONS)["changed"] is True
+    return fleet
 
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> t.Iterator[Fleet]:
-    """One node with the agent, and a playbook of one task that prints its result."""
-    with Fleet(tmp_path, {"kube_node": ["n1"]}) as made:
-        made.nodes["n1"].wire()
-        assert told(made)["changed"] is True
-        yield made
+    """One node with the agent."""
+    with made(tmp_path, "n1") as fleet:
+        yield fleet
 
 
-def task(folder: Path, module: str, options: t.Mapping[str, t.Any]) -> str:
-    """A playbook that calls a module."""
-    path = folder / "task.yml"
-    tasks = [
-        {module: options, "register": "told", "failed_when": False},
-        {
-            "ansible.builtin.copy": {"content": "{{ told }}", "dest": str(folder / "told")},
-            "delegate_to": "localhost",
-            "check_mode": False,
-        },
-    ]
-    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]))
-    return str(path)
-
-
-def told(fleet: Fleet, *arguments: str, pipelining: bool = True, **options: t.Any) -> t.Dict[str, t.Any]:
-    """What a task of ip_masq_agent returns."""
-    return returned(
-        fleet, TASK, {"config": {}, "verify": True, "kubelet": {}, **options}, *arguments, pipelining=pipelining
-    )
-
-
-def returned(
-    fleet: Fleet, module: str, options: t.Mapping[str, t.Any], *arguments: str, pipelining: bool = True
-) -> t.Dict[str, t.Any]:
-    """What a task returns."""
-    env = {"ANSIBLE_PIPELINING": str(pipelining)}
-    played = fleet.play(task(fleet.folder, module, options), *arguments, env=env)
+def play(
+    fleet: Fleet, *tasks: t.Tuple[str, t.Mapping[str, t.Any]], more: t.Sequence[str] = ()
+) -> t.Dict[str, t.List[t.Dict[str, t.Any]]]:
+    """What calls of modules return on each host."""
+    calls: t.List[t.Dict[str, t.Any]] = []
+    for number, (module, options) in enumerate(tasks):
+        told = "%s/{{ inventory_hostname }}.%d" % (fleet.folder, number)
+        calls += [
+            {"kubenode.ip_masq." + module: options, "register": "told", "failed_when": False},
+            {
+                "ansible.builtin.copy": {"content": "{{ told }}", "dest": told},
+                "delegate_to": "localhost",
+                "check_mode": False,
+            },
+        ]
+    path = fleet.folder / "task.yml"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": calls}]))
+    played = fleet.play(str(path), *more)
     assert played.rc == 0, played.said
-    found: t.Dict[str, t.Any] = json.loads((fleet.folder / "told").read_text())
-    # What newer ansible-core adds is about the process that a module was.
-    return {name: found[name] for name in found if not name.startswith(("failed_when_", "ansible_parsed"))}
+    return {
+        host: [_plain(json.loads((fleet.folder / ("%s.%d" % (host, n))).read_text())) for n in range(len(tasks))]
+        for host in fleet.hosts
+    }
+
+
+def _plain(found: t.Dict[str, t.Any]) -> t.Dict[str, t.Any]:
+    """What a module returns, without what Ansible adds, and without times."""
+    added = ("failed", "ansible_parsed", "invocation")
+    kept = {"changed": False, **{name: found[name] for name in found if not name.startswith(added)}}
+    if "report" in kept:
+        kept["report"]["verdict"] = re.sub(r"verified [0-9]+ \w+ ago", "verified", kept["report"]["verdict"])
+        del kept["report"]["last_sync"]
+    return kept
+
+
+def told(fleet: Fleet, *more: str, **options: t.Any) -> t.Dict[str, t.Any]:
+    """What a task of ip_masq_agent returns on the one node."""
+    return play(fleet, (AGENT, {**OPTIONS, **options}), more=more)["n1"][0]
 
 
 def forbid_modules(fleet: Fleet) -> None:
-    """Let no module run on the node from now on."""
-    fleet.hosts["n1"]["ansible_python_interpreter"] = "/bin/false"
+    """Let no module run on the nodes from now on."""
+    for variables in fleet.hosts.values():
+        variables["ansible_python_interpreter"] = "/bin/false"
+
+
+REPORTS: t.Dict[str, t.Dict[str, t.Any]] = {
+    '"differs": []': {"config": {}},
+    '"differs": ["cidrLimit"]': {"config": {"cidrLimit": 70}, "enabled": False},
+    "the aligned network is 10.0.0.0/8": {"config": {"nonMasqueradeCIDRs": ["10.0.0.1/8"]}},
+}
 
 
 def test_nothing_is_sent_to_an_unchanged_node(fleet: Fleet) -> None:
+    """Each task is one command; its answer and its failure are those of the module."""
     node = fleet.nodes["n1"]
-    sent = told(fleet, pipelining=False)
+    tasks = [(AGENT, OPTIONS), *((INFO, options) for options in REPORTS.values())]
+    tasks.append((AGENT, {**OPTIONS, "metrics_dir": "/var/lib/none"}))
+    sent = [_plain(node.module(module, options)) for module, options in tasks]
     files, calls = node.files(), fleet.calls("n1")
     forbid_modules(fleet)
-    asked = told(fleet)
-    assert fleet.calls("n1") == calls + 1
-    assert asked["changed"] is False and asked["verification"]["verified"] is True and "kubelet" in asked
-    assert set(asked) == set(sent) and asked["rules"] == sent["rules"]
-    assert node.files() == files
+    asked = play(fleet, *tasks)["n1"]
+    assert fleet.calls("n1") == calls + len(tasks) and node.files() == files
+    first, *reports, refused = asked
+    assert first["changed"] is False and first["verification"]["verified"] is True and "kubelet" in first
+    assert set(first) == set(sent[0]) and first["rules"] == sent[0]["rules"]
+    assert [seen for seen, report in zip(REPORTS, reports) if seen not in json.dumps(report)] == []
+    assert "metrics_dir: /var/lib/none is not a directory on this node" in refused["msg"]
+    assert asked[1:] == sent[1:]
 
 
 def test_the_program_repairs_and_configures_as_the_module_does(fleet: Fleet) -> None:
@@ -87,104 +117,81 @@ def test_the_program_repairs_and_configures_as_the_module_does(fleet: Fleet) -> 
     planned = told(fleet, "--check", config=other)
     assert planned["changed"] is True and planned["files"] == ["/etc/ip-masq-agent/config"]
     assert "198.18.0.0/15" not in (node.config_dir / "config").read_text(), "check mode wrote"
-    done = told(fleet, config=other)
+    task = (AGENT, {**OPTIONS, "config": other})
+    done, again = play(fleet, task, task)["n1"]
     assert done["changed"] is True and done["diff"] == planned["diff"]
     assert "198.18.0.0/15" in " ".join(NFT.rules(node.ns, "ipv4") or [])
-    assert told(fleet, config=other)["changed"] is False
+    assert again["changed"] is False
 
 
-def test_a_failure_has_the_same_message_and_the_same_values(fleet: Fleet) -> None:
-    bad = {"metrics_dir": "/var/lib/none"}
-    sent = told(fleet, pipelining=False, **bad)
-    forbid_modules(fleet)
-    asked = told(fleet, **bad)
-    assert "metrics_dir: /var/lib/none is not a directory on this node" in asked["msg"]
-    assert asked == sent
+Damage = t.Callable[[AgentNode], object]
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        lambda text: text.replace("RELEASE = '", "RELEASE = 'ff"),
-        lambda text: text.replace("import sys\n", "import sys\nsys.exit('broken')\n", 1),
-        lambda text: "#!/bin/sh\necho ours >/var/lib/started\n",
-    ],
-    ids=["another release", "a program that does not start", "another program"],
-)
-def test_any_other_program_is_replaced_by_the_module(fleet: Fleet, program: t.Callable[[str], str]) -> None:
-    node = fleet.nodes["n1"]
-    good = node.program.read_text()
-    assert program(good) != good
-    node.program.write_text(program(good))
-    done = told(fleet)
-    assert done["changed"] is True and "/usr/local/sbin/ip-masq-agent" in done["files"]
-    assert node.program.read_text() == good
-    assert not node.at("/var/lib/started").exists(), "a program that is not ours was started"
+def rewrite(old: str, new: str) -> Damage:
+    """Put other text into the program."""
+
+    def write(node: AgentNode) -> None:
+        good = node.program.read_text()
+        assert old in good
+        node.program.write_text(good.replace(old, new, 1))
+
+    return write
 
 
-@pytest.mark.parametrize("edited", ["_version.py", "_engine/reconcile.py"])
-def test_modules_that_were_edited_are_put_right_by_the_module(fleet: Fleet, edited: str) -> None:
-    """They would be compared with themselves."""
-    node = fleet.nodes["n1"]
-    module = node.modules_dir / "ip_masq_agent" / edited
-    good = module.read_text()
-    module.write_text(good + "# edited\n")
-    done = told(fleet)
-    assert done["changed"] is True and done["files"] == ["/" + str(module.relative_to(node.root))]
-    assert module.read_text() == good
-    forbid_modules(fleet)
-    assert told(fleet)["changed"] is False
+def edit(module: str) -> Damage:
+    """Add a line to a module of the program, or to the program itself."""
+
+    def write(node: AgentNode) -> None:
+        path = node.modules_dir / "ip_masq_agent" / module if module else node.program
+        path.write_text(path.read_text() + "# edited\n")
+
+    return write
 
 
-def test_modules_that_are_missing_are_put_back(fleet: Fleet) -> None:
-    node = fleet.nodes["n1"]
-    shutil.rmtree(node.modules_dir)
-    assert told(fleet)["files"] == ["/" + str(node.modules_dir.relative_to(node.root))]
-    forbid_modules(fleet)
-    assert told(fleet)["changed"] is False
+#: What is wrong with the agent of a host, and the path that an installation then names: below the modules', where it is
+#: not the program's.
+SENT: t.Dict[str, t.Tuple[Damage, str]] = {
+    "another-release": (rewrite("RELEASE = '", "RELEASE = 'ff"), PROGRAM),
+    "does-not-start": (rewrite("import sys\n", "import sys\nsys.exit('broken')\n"), PROGRAM),
+    "another-program": (lambda node: node.program.write_text("#!/bin/sh\necho ours >/var/lib/started\n"), PROGRAM),
+    # They would be compared with themselves.
+    "edited-version": (edit("_version.py"), "ip_masq_agent/_version.py"),
+    "edited-module": (edit("_engine/reconcile.py"), "ip_masq_agent/_engine/reconcile.py"),
+    "missing-modules": (lambda node: shutil.rmtree(node.modules_dir), ""),
+}
 
 
-def test_a_program_that_was_edited_is_replaced_although_it_does_the_task(fleet: Fleet) -> None:
-    node = fleet.nodes["n1"]
-    good = node.program.read_text()
-    node.program.write_text(good + "# edited\n")
-    forbid_modules(fleet)
-    assert told(fleet)["files"] == ["/usr/local/sbin/ip-masq-agent"]
-    assert node.program.read_text() == good
+def _agent(node: AgentNode) -> t.Dict[str, t.Union[str, bytes]]:
+    """The program and its modules."""
+    return {"program": node.program.read_text(), **node.program_modules()}
 
 
-@pytest.mark.parametrize(
-    "options, seen",
-    [
-        ({"config": {}}, '"differs": []'),
-        ({"config": {"cidrLimit": 70}, "enabled": False}, '"differs": ["cidrLimit"]'),
-        ({"config": {"nonMasqueradeCIDRs": ["10.0.0.1/8"]}}, "the aligned network is 10.0.0.0/8"),
-    ],
-    ids=["unchanged", "another configuration", "bad input"],
-)
-def test_a_report_is_the_same_from_the_program_and_from_the_module(
-    options: t.Dict[str, t.Any], seen: str, fleet: Fleet
-) -> None:
-    node = fleet.nodes["n1"]
-    files = node.files()
-    sent = returned(fleet, TASK + "_info", options, pipelining=False)
-    calls = fleet.calls("n1")
-    forbid_modules(fleet)
-    asked = returned(fleet, TASK + "_info", options)
-    assert fleet.calls("n1") == calls + 1
-    assert seen in json.dumps(asked)
-    for one in (asked, sent):
-        if "report" in one:
-            one["report"]["verdict"] = re.sub(r"verified [0-9]+ \w+ ago", "verified", one["report"]["verdict"])
-    assert asked == sent
-    assert node.files() == files
+def test_any_other_program_is_replaced_by_the_module(tmp_path: Path) -> None:
+    """One that was edited and still does the task replaces itself."""
+    with made(tmp_path, *SENT, "edited-program") as fleet:
+        good = {name: _agent(node) for name, node in fleet.nodes.items()}
+        paths = {name: path for name, (_damage, path) in SENT.items()}
+        for name, (damage, path) in SENT.items():
+            node = fleet.nodes[name]
+            damage(node)
+            if path != PROGRAM:
+                paths[name] = ("/%s/%s" % (node.modules_dir.relative_to(node.root), path)).rstrip("/")
+        edit("")(fleet.nodes["edited-program"])
+        paths["edited-program"] = PROGRAM
+        fleet.hosts["edited-program"]["ansible_python_interpreter"] = "/bin/false"
+        for name, (done,) in play(fleet, (AGENT, OPTIONS)).items():
+            assert done["changed"] is True and done["files"] == [paths[name]], name
+            assert _agent(fleet.nodes[name]) == good[name], name
+        started = fleet.nodes["another-program"].at("/var/lib/started")
+        assert not started.exists(), "a program that is not ours was started"
+        forbid_modules(fleet)
+        assert [name for name, (done,) in play(fleet, (AGENT, OPTIONS)).items() if done["changed"]] == []
 
 
 def test_the_state_of_a_node_with_another_program_is_told_by_the_module(fleet: Fleet) -> None:
-    node = fleet.nodes["n1"]
-    node.program.write_text(node.program.read_text().replace("RELEASE = '", "RELEASE = 'ff"))
-    found = returned(fleet, TASK + "_info", {"config": {}})
-    assert "/usr/local/sbin/ip-masq-agent" in " ".join(found["pending"])
+    SENT["another-release"][0](fleet.nodes["n1"])
+    (found,) = play(fleet, (INFO, {"config": {}}))["n1"]
+    assert PROGRAM in " ".join(found["pending"])
 
 
 def test_removal_is_left_to_the_module(fleet: Fleet) -> None:
