@@ -13,6 +13,8 @@ import typing as t
 from pathlib import Path
 
 import yaml
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._role_variables import PREFIX, config_file_keys
 
 from .agent_node import AgentNode
 from .namespaces import Namespace
@@ -100,6 +102,19 @@ class Fleet:
         """Count the commands that Ansible has run on a node so far. With pipelining a module's call is one."""
         calls = self._root / name / "calls"
         return len(calls.read_bytes()) if calls.exists() else 0
+
+    def install(self, *names: str) -> None:
+        """Give nodes the agent with the policy of the inventory as the playbook ``apply`` does, without Ansible."""
+        for name in names:
+            groups = [group for group, hosts in self.groups.items() if name in hosts]
+            variables: t.Dict[str, t.Any] = {}
+            for some in (*map(self.group_vars.get, ["all", *groups]), self.hosts[name]):
+                variables.update(some or {})
+            policy = {PREFIX + one.name for one in POLICY_OPTIONS} & variables.keys()
+            config = config_file_keys({variable: variables[variable] for variable in policy})
+            options = {"config": config, "verify": True, "applied_by": "kubenode.ip_masq.apply"}
+            done = self.nodes[name].module("ip_masq_agent", options)
+            assert not done.get("failed"), done
 
     def play(self, playbook: str, *arguments: str, env: t.Optional[t.Mapping[str, str]] = None) -> Played:
         """Run ansible-playbook with the inventory as it is now.
