@@ -200,7 +200,7 @@ def test_a_war_is_fought_each_time_and_reported_seldom(node: AgentNode, variant:
     assert "position     first" in shown
     values = parse((node.metrics_dir / "ip_masq_agent.prom").read_text()).values
     assert values["ip_masq_agent_repairs_undone", (("program", "Calico"),)] == 5
-    info = node.ansible("kubenode.ip_masq.ip_masq_info", {"verify": False})
+    info = node.module("ip_masq_info", {"verify": False})
     assert info["in_sync"] is True
     assert [one["text"] for one in info["health"] if note in one["text"]] != []
 

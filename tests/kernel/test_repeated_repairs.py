@@ -194,7 +194,7 @@ def test_a_reference_agent_elsewhere_is_named_and_the_journal_stays_short(
     assert (one["family"], one["backend"], one["times"]) == ("ipv4", other.backend, TICKS)
     assert one["program"] == "ip-masq-agent" and one["first"] <= one["last"]
     assert status["drift_repaired"] == TICKS
-    info = node.ansible("kubenode.ip_masq.ip_masq_info", {"verify": False})
+    info = node.module("ip_masq_info", {"verify": False})
     assert [one["text"] for one in info["health"] if "repaired %d times" % TICKS in one["text"]]
 
 
