@@ -149,6 +149,14 @@ def world(topology: Topology, family: str, variant: Variant) -> t.Iterator[World
     made.close()
 
 
+#: Each backend and each family: connections are read and removed in one way, whichever backend holds the rules.
+paired = pytest.mark.parametrize(
+    ("variant", "family"),
+    [("iptables_nft", "ipv6"), ("iptables_legacy", "ipv4"), ("nftables", "ipv6")],
+    indirect=True,
+)
+
+
 def host(address: str) -> str:
     """The range of one address."""
     return "%s/%d" % (address, ipaddress.ip_address(address).max_prefixlen)
@@ -208,6 +216,7 @@ def test_first_rules_and_no_rules(world: World) -> None:
     assert world.id(two) == stays
 
 
+@paired
 def test_services_are_judged_by_where_they_lead(world: World) -> None:
     """By the destination after DNAT, which is what the rules see."""
     exempt, service = world.a.exempt[0], "10.96.0.1" if world.family == "ipv4" else "fd00:96::1"
@@ -242,6 +251,7 @@ def test_services_are_left_alone_where_marks_decide_about_them(topology: Topolog
         apply(world.node, state="absent")
 
 
+@paired
 def test_zones_and_interfaces(world: World) -> None:
     """A connection in a zone is another one than that of the same addresses outside of it; interfaces are looked up."""
     exempt, other = world.a.exempt[0], world.a.exempt[1]
@@ -258,6 +268,7 @@ def test_zones_and_interfaces(world: World) -> None:
     assert world.id(two) == stays
 
 
+@paired
 def test_change_of_the_backend_is_no_change_of_the_verdict(world: World) -> None:
     world.apply()
     one = world.open(world.a.outside[0])
@@ -320,6 +331,7 @@ def test_fixed_addresses_and_ports(world: World) -> None:
     assert world.seen(udp) == world.a.node
 
 
+@paired
 def test_marks_that_connections_do_not_have(world: World) -> None:
     """The mark of a Service is on redirected connections alone; any other may have been on any packet."""
     exempt, marks = world.a.exempt[0], ["0x10000/0x10000"]
@@ -358,6 +370,7 @@ def _insert(family: str, source: str, destination: str, count: int) -> t.List[in
         return kernel.change(messages, netlink.CREATE | netlink.EXCLUSIVE)
 
 
+@paired
 def test_any_number_of_connections(world: World) -> None:
     """They are removed while the others are read, and none is missed for that."""
     exempt, other = world.a.exempt[0], world.a.exempt[1]
@@ -387,6 +400,7 @@ def test_general_fixed_address_in_front_of_others(world: World) -> None:
     assert world.seen(one) == world.a.pod
 
 
+@paired
 def test_the_agent_repairs_what_was_opened_meanwhile(
     topology: Topology, family: str, variant: Variant, tmp_path: Path
 ) -> None:
@@ -417,14 +431,14 @@ def test_the_agent_repairs_what_was_opened_meanwhile(
 
 def test_the_module_that_installs_the_agent_counts_them_too(topology: Topology, tmp_path: Path) -> None:
     node, world = AgentNode(topology.node, tmp_path, installed=False), World(topology, "ipv4", "iptables_nft")
-    module, config = "kubenode.ip_masq.ip_masq_agent", {"backend": "iptables_nft", "flushConntrack": "changed"}
-    assert node.ansible(module, {"config": config})["changed"]
+    module, config = "ip_masq_agent", {"backend": "iptables_nft", "flushConntrack": "changed"}
+    assert node.module(module, {"config": config})["changed"]
     one = world.open(world.a.exempt[0])
     assert world.seen(one) == world.a.pod
     config["masqueradeCIDRs"] = [host(world.a.exempt[0])]
-    planned = node.ansible(module, {"config": config}, "-C")
+    planned = node.module(module, {"config": config}, check=True)
     assert planned["rules"]["flushed"] == {"ipv4": 1} and world.seen(one) == world.a.pod
-    done = node.ansible(module, {"config": config}, "-D")
+    done = node.module(module, {"config": config}, diff=True)
     assert done["rules"]["flushed"] == {"ipv4": 1} and world.seen(one) == world.a.node
     diff = next(one for one in done["diff"] if one.get("before_header") == "rules")
     assert diff["before"].endswith("# ipv4, open connections whose verdict changes\n1\n")
