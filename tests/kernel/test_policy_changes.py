@@ -152,7 +152,11 @@ def seen(topology: Topology) -> t.Dict[str, str]:
     return topology.ask(*a.exempt[:2], *a.outside[:2])
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("variant", "change"),
+    [(NFTABLES.backend, change) for change in CHANGES] + list(zip(itertools.cycle(VARIANTS), CHANGES)),
+    indirect=["variant"],
+)
 def test_a_write_that_fails_leaves_the_old_policy_or_the_new_one(
     topology: Topology, variant: Variant, programs: Programs, change: str
 ) -> None:
