@@ -413,7 +413,12 @@ class TestStatus:
             assert values["ip_masq_agent_bytes_total", labels] >= expected * 40
         assert values["ip_masq_agent_in_sync", ()] == 1
 
-    @pytest.mark.parametrize("sources", [[], ["10.244.0.0/16"]], ids=["pods by routes", "source_cidrs"])
+    @pytest.mark.parametrize(
+        ("variant", "sources"),
+        [(backend, []) for backend in BACKENDS] + [("iptables_nft", ["10.244.0.0/16"])],
+        indirect=["variant"],
+        ids=[*BACKENDS, "source_cidrs"],
+    )
     def test_a_rule_for_pods_before_the_jump_is_reported(
         self, topology: Topology, tmp_path: Path, variant: Variant, sources: t.List[str]
     ) -> None:

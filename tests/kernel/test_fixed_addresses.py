@@ -201,8 +201,18 @@ ip daddr %s meta mark set 0x200
 """
 
 
-@pytest.mark.parametrize("leaks", ["ignore", "count"])
-@pytest.mark.parametrize("exemption", ["return", "accept"])
+@pytest.mark.parametrize(
+    ("variant", "exemption", "leaks"),
+    [
+        ("iptables_nft", "return", "ignore"),
+        ("iptables_nft", "accept", "count"),
+        ("iptables_legacy", "return", "count"),
+        ("iptables_legacy", "accept", "ignore"),
+        ("nftables", "return", "ignore"),
+        ("nftables", "accept", "count"),
+    ],
+    indirect=["variant"],
+)
 def test_with_drop_it_does_not_matter_who_else_would_masquerade(
     topology: Topology, node: AgentNode, variant: Variant, exemption: str, leaks: str
 ) -> None:

@@ -107,7 +107,12 @@ class TestPyPy:
         assert {("os", "fork"), ("re", "compile"), ("multiprocessing.connection", "Pipe")} <= used
         assert missing_names(pypy, used - missing_names(sys.executable, used)) == set()
 
-    @pytest.mark.parametrize("walls", [(), WALLED], ids=["as root", "in the unit"])
+    @pytest.mark.parametrize(
+        ("variant", "walls"),
+        [("iptables_nft", ()), ("iptables_legacy", WALLED), ("nftables", WALLED)],
+        indirect=["variant"],
+        ids=["as root", "in the unit", "in the unit, nftables"],
+    )
     def test_sync_and_status(
         self, ns: Namespace, tmp_path: Path, pypy: str, variant: Variant, walls: t.Tuple[str, ...]
     ) -> None:
