@@ -180,9 +180,7 @@ def main(argv: t.Sequence[str]) -> int:
             print(json.dumps(outcome._asdict()), flush=True)
     except Broken as exc:
         failed += 1
-        print(
-            json.dumps({"kind": "node", "name": "the node", "good": False, "says": str(exc), "details": node.state()})
-        )
+        print(json.dumps(Outcome("node", "the node", False, str(exc), node.state())._asdict()))
     return int(failed > 0)
 
 

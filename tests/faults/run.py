@@ -23,6 +23,7 @@ from runner import CACHE, ENV, ROOT, say
 
 from . import paths
 from .plants import FAULTS
+from .scenario import Outcome
 
 RELEASES = ("bullseye", "bookworm", "trixie")
 WORLD = "/usr/local/lib/ip-masq-world"
@@ -76,13 +77,7 @@ def _read(release: str, program: subprocess.Popen[str], outcomes: Outcomes) -> N
         try:
             outcome = json.loads(line)
         except ValueError:
-            outcome = {
-                "kind": "node",
-                "name": "the program of the test",
-                "good": False,
-                "says": line.strip(),
-                "details": [],
-            }
+            outcome = Outcome("node", "the program of the test", False, line.strip(), [])._asdict()
         outcomes[(outcome["kind"], outcome["name"])][release] = outcome
         with LOG.open("a", encoding="utf-8") as log:
             log.write("%s %s\n" % (release, line.strip()))
