@@ -71,6 +71,7 @@ def test_node_as_people_have_it_is_tested_completely(what: str) -> None:
 
 
 def test_random_nodes_have_constructions_of_each_sort() -> None:
+    assert {what.partition(":")[0] for what in RANDOM} > set(run.SORTS)
     used = {name for what in RANDOM for name in run.node(what).used}
     assert {"program:xt", "program:xt-legacy", "program:nft", "program:routes"} <= used
     assert {name.partition(":")[0] for name in used} >= {"xt", "nft", "rule", "settings"}
