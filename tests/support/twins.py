@@ -36,10 +36,11 @@ def build(runner: Runner = run) -> twin.Twin:
     return twin.build(node_state.read(runner), runner)
 
 
-def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = ()) -> Policy:
+def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = (), others: t.Optional[str] = NODE) -> Policy:
     """Return the usual policy: what goes to some ranges shows the pod, all else shows the node.
 
     :param sources: networks of pods that are meant; empty: all.
+    :param others: what is said of all else.
     """
     entries = {}
     for family in FAMILIES:
@@ -48,7 +49,7 @@ def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = ()) -> Poli
         ranges = intervals.of_networks(one for one in networks if one.version == family.version)
         entries[family] = (
             Declared(Match(source=source, destination=ranges), Promise(POD)),
-            Declared(Match(source=source), Promise(NODE)),
+            Declared(Match(source=source), Promise(others) if others else None),
         )
     return Policy(entries, pods=tuple(sources))
 
