@@ -76,18 +76,6 @@ def changed(said: str) -> t.Dict[str, int]:
     return {host: int(count) for host, count in re.findall(r"(?m)^(\S+) +: ok=\d+ +changed=(\d+)", said)}
 
 
-def test_by_default_changes_are_reported(nodes: Nodes) -> None:
-    before = {host: nodes.files(host) for host in nodes.folders}
-    said = nodes.play_role()
-    assert {host: nodes.files(host) for host in nodes.folders} == before
-    assert changed(said) == {"w1": 0, "w2": 0}
-    for host, path in (("w1", "delegate.Policies[0].Value"), ("w2", "policies[0].value")):
-        file = nodes.folders[host] / "10-cni.conf"
-        assert "%s: %s.ExceptionList: add 10.8.0.0/16, 192.0.2.0/24" % (file, path) in said
-    assert "flannel's start script sets this list" in said
-    assert said.count("nothing was written: set ip_masq_windows_write to true to write") == 2
-
-
 def test_write_keeps_a_backup_and_every_other_byte_and_can_be_taken_back(nodes: Nodes) -> None:
     said = nodes.play_role(*WRITE)
     assert changed(said) == {"w1": 1, "w2": 1}

@@ -73,35 +73,6 @@ def test_what_is_not_known_is_not_nothing() -> None:
     assert summed_up({"n1": host(one)}) == ["n1: 10.20.0.0/16: pod -> node, open connections not counted"]
 
 
-def test_what_other_programs_undo_stands_beside_the_effects() -> None:
-    one = effect("10.8.0.0/16", "node", "pod", 3)
-    undone = [
-        "10.8.0.0/16 sees the node's address, not the pod's own address (rule of Calico); remedy: "
-        "set natOutgoing: false"
-    ]
-
-    def tested(failed: bool, changed: bool, groups: t.Sequence[str], lines: t.Sequence[str]) -> t.Dict[str, t.Any]:
-        return {
-            APPLIED: {**host(one)[APPLIED], "failed": failed, "changed": changed, "proposal": {"undone": list(lines)}},
-            "group_names": list(groups),
-        }
-
-    hostvars = {
-        **{"n%d" % number: tested(True, False, ["rack_b"], undone) for number in (1, 2)},
-        "n3": tested(False, True, (), undone),
-        "n4": tested(False, True, (), ()),
-        "n5": tested(True, True, (), undone),
-        "n6": tested(True, False, (), ()),
-    }
-    told = "10.8.0.0/16: node -> pod, %d open connections"
-    assert summed_up(hostvars) == [
-        "rack_b (2 nodes): left as before: %s; %s" % (told % 6, undone[0]),
-        "n3: %s; %s" % (told % 3, undone[0]),
-        "n4: " + told % 3,
-        "2 nodes: not known: n[5-6]",
-    ]
-
-
 @pytest.mark.parametrize(
     "limit, beyond",
     [

@@ -26,22 +26,6 @@ NETWORKS = st.lists(
 )
 
 
-@pytest.mark.parametrize(
-    ("networks", "covering", "left"),
-    [
-        (["10.233.64.0/18", "10.233.0.0/18"], ["10.0.0.0/8"], []),
-        (["10.0.0.0/8"], ["10.0.0.0/9"], ["10.128.0.0/9"]),
-        (["10.244.0.0/16", "fd00:10::/32"], ["10.0.0.0/8"], ["fd00:10::/32"]),
-        (["192.168.0.0/17", "192.168.128.0/17"], [], ["192.168.0.0/16"]),
-        ([], ["10.0.0.0/8"], []),
-        ("10.233.64.0/18, fd85::/112", "10.0.0.0/8,fd00::/8", []),
-        (["10.233.64.0/18,fd85::/112"], ["10.0.0.0/8"], ["fd85::/112"]),
-    ],
-)
-def test_what_is_left(networks: t.Any, covering: t.Any, left: t.List[str]) -> None:
-    assert uncovered(networks, covering) == left
-
-
 def test_without_a_list_the_default_one_covers() -> None:
     assert uncovered(["10.1.0.0/16", "100.64.0.0/10"]) == ["100.64.0.0/10"]
     assert uncovered(["10.1.0.0/16", "100.64.0.0/10"], None, True) == []

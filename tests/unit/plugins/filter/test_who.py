@@ -123,18 +123,3 @@ def test_many_connections_are_bounded() -> None:
         "n1: %s0" % lines[23],
         "and 52 more: give ip_masq_to",
     ]
-
-
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        (NOT_TRACKED, "no tracked tcp connection: it may have ended"),
-        ({"rc": 2, "msg": "[Errno 2] No such file or directory: b'ip-masq-agent'"}, "[Errno 2] No such file"),
-        ({"unreachable": True, "msg": "timed\x1b[31m out"}, r"timed\x1b[31m out"),
-        ({}, "it did not answer"),
-    ],
-)
-def test_the_node_that_has_the_address_does_not_answer(answer: t.Dict[str, t.Any], why: str) -> None:
-    found = asked({"n1": host(HAS, answer=answer)})
-    (line,) = found["lines"]
-    assert line.startswith("n1 has 198.51.100.1: " + why) and not found["found"]

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import explain, verify
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import read_verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import Match
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NOT_TESTED, Answer
@@ -199,25 +198,6 @@ def test_explanation_without_a_policy_names_the_family_that_was_asked_about(
     agent.finds(policy=policy, explanations=[dict(_EXPLAINED, policy=None, destination=destination)])
     said = "policy: nothing: no policy is given, and no rules of this agent's form were found for " + named
     assert agent.explain()[1] == said
-
-
-@pytest.mark.parametrize(
-    ("changes", "first"),
-    [
-        ({}, "9 kinds of packets, all match the policy"),
-        ({"verified": None, "summary": "not verified: x"}, "not verified: x"),
-        ({"verified": False, "conflicts": [_CONFLICT]}, "9 kinds of packets, 1 conflict"),
-    ],
-)
-def test_verification_begins_with_the_result(agent: Agent, changes: t.Dict[str, t.Any], first: str) -> None:
-    agent.finds(**changes)
-    output = agent.verify()
-    verified = changes.get("verified", True)
-    assert (output.verified, output.lines[0], output.not_stored) == (verified, first, None)
-    assert json.loads("\n".join(agent.verify(True).lines))["verified"] == verified
-    stored = read_verification(agent.paths)
-    assert stored is not None and (stored.verified, stored.questions) == (verified, 9)
-    assert stored.conflicts == len(changes.get("conflicts", ()))
 
 
 def test_conflict_names_rule_services_and_remedy(agent: Agent) -> None:

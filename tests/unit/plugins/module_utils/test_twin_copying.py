@@ -62,20 +62,6 @@ def _route(network: str, *attributes: bytes, kind: int = 1, flags: int = 0, tabl
     return head + netlink.attribute(1, value.network_address.packed) + b"".join(attributes)
 
 
-def test_link_of_an_address() -> None:
-    routes = (
-        _route("0.0.0.0/0", netlink.word(4, 2), netlink.attribute(5, b"\1\1\1\1")),
-        _route("10.0.0.0/8", netlink.word(4, 2)),
-        _route("10.244.1.0/24", netlink.word(4, 3), table=102),
-        _route("10.244.1.7/32", netlink.word(4, 4)),
-        _route("10.244.1.8/32", kind=6),
-    )
-    known = Routing((), (), routes)
-    assert [routing.link_of(known, "10.244.1.%d" % number) for number in (7, 8, 9)] == [4, 3, 3]
-    assert routing.link_of(known, "10.1.1.1") == 2
-    assert routing.link_of(known, "192.0.2.1") is None
-
-
 def test_link_of_an_address_whose_route_is_replaced() -> None:
     own = struct.pack("=BBBBI", 2, 24, 0, 0, 5) + netlink.attribute(1, bytes((10, 244, 1, 1)))
     prohibited = _route("10.244.1.0/24", kind=8)

@@ -85,19 +85,6 @@ class TestConfigText:
         assert document.notes == ()
 
     @pytest.mark.parametrize(
-        "given",
-        [
-            "10.233.64.0/18,fd85::/112",
-            "10.233.64.0/18, fd85::/112\n",
-            ["10.233.64.0/18,fd85::/112"],
-            ["10.233.64.0/18", " fd85::/112"],
-        ],
-    )
-    def test_text_is_split_and_the_file_has_a_list(self, given: t.Any) -> None:
-        text = config_text({"nonMasqueradeCIDRs": given, "enableIPv6": True})
-        assert json.loads(text)["nonMasqueradeCIDRs"] == ["10.233.64.0/18", "fd85::/112"]
-
-    @pytest.mark.parametrize(
         "config, message",
         [
             ({"nonMasqueradeCIDR": []}, "the key 'nonMasqueradeCIDR' is not known; the nearest known key is nonMasq"),

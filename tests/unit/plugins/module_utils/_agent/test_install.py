@@ -197,19 +197,6 @@ class TestCheckPaths:
         (others / "pki").rmdir()
         install.check_paths(paths._replace(config_dir=str(link)))
 
-    def test_one_of_its_own_will_do(self, paths: Paths, tmp_path: Path) -> None:
-        install.check_paths(paths)
-        for folder in ("absent", "empty", "with/ip-masq-agent", "used"):
-            there = paths._replace(config_dir=str(tmp_path / folder))
-            if folder != "absent":
-                (tmp_path / folder).mkdir(parents=True)
-            if folder == "with/ip-masq-agent":
-                (tmp_path / folder / "README").touch()
-            if folder == "used":
-                (tmp_path / folder / "config").touch()
-                (tmp_path / folder / "config.d").mkdir()
-            install.check_paths(there)
-
     @pytest.mark.parametrize(
         "bin_dir, place", [("/var/sbin", "/var/lib/ip-masq-agent"), ("{}/linked/bin", "/var/tmp/ip-masq-agent")]
     )

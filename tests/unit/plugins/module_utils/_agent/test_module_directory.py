@@ -59,23 +59,6 @@ def launched(paths: Paths, digest: str, age: float) -> bytes:
 class TestPut:
     """module_directory.put"""
 
-    @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
-    def test_all_is_there_with_its_mode_and_compiled(self, paths: Paths, umask: int) -> None:
-        before = os.umask(umask)
-        try:
-            assert module_directory.put(run, paths) is None
-        finally:
-            os.umask(before)
-        assert os.listdir(paths.lib_dir) == [program_modules.digest()] and module_directory.is_there(paths)
-        found = tree(paths.lib_dir)
-        assert {mode for name, mode in found.items() if name.endswith((".py", ".pyc"))} == {0o644}
-        assert {mode for name, mode in found.items() if not name.endswith((".py", ".pyc"))} == {0o755}
-        for path, content in module_directory.node_files(paths).items():
-            assert Path(path).read_bytes() == content
-        code = [name for name in found if name.endswith(".pyc")]
-        assert len(code) == len(program_modules.module_files())
-        assert module_directory.wrong_folders(paths) == {}
-
     def test_code_is_used_whatever_the_times_of_files_are(self, paths: Paths) -> None:
         module_directory.put(run, paths)
         folder = program_modules.modules_dir(paths)
@@ -145,21 +128,6 @@ class TestPut:
 
 class TestCompileAgain:
     """module_directory.compile_again and is_compiled"""
-
-    @pytest.mark.parametrize("umask", [0o077, 0o000])
-    def test_code_that_is_missing_is_made(self, paths: Paths, umask: int) -> None:
-        module_directory.put(None, paths)
-        assert not module_directory.is_compiled(paths)
-        before = os.umask(umask)
-        try:
-            assert module_directory.compile_again(run, paths) is None
-        finally:
-            os.umask(before)
-        assert module_directory.is_compiled(paths)
-        found = tree(paths.lib_dir)
-        assert {mode for name, mode in found.items() if name.endswith(".pyc")} == {0o644}
-        assert {mode for name, mode in found.items() if name.endswith("__pycache__")} == {0o755}
-        assert len([name for name in found if name.endswith(".pyc")]) == len(program_modules.module_files())
 
     def test_links_of_others_are_not_followed(self, paths: Paths, tmp_path: Path) -> None:
         module_directory.put(None, paths)

@@ -224,18 +224,6 @@ class TestInvalid:
         world.sync()
         assert world.remembered().config_errors == 2
 
-    def test_it_is_over_when_it_is_fixed_and_counted_again_after_that(self, world: World) -> None:
-        world.config.write_text(BROKEN)
-        world.sync()
-        world.config.write_text("{}")
-        assert world.sync().errors == ()
-        state = world.remembered()
-        assert (state.failing, state.config_errors) == (False, 1)
-        assert state.last_error is not None
-        world.config.write_text(BROKEN)
-        world.sync()
-        assert world.remembered().config_errors == 2
-
     def test_no_snapshot_is_kept(self, world: World) -> None:
         world.sync()
         world.config.write_text(BROKEN)

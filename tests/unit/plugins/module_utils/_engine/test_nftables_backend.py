@@ -141,35 +141,36 @@ class TestChoice:
 
     IPTABLES = ("iptables-nft", "iptables-nft-restore")
 
-    def test_not_where_iptables_works(self, node: t.Callable[..., Node]) -> None:
-        assert choose(node("nft", *self.IPTABLES), "auto").name == "iptables_nft"
+    @pytest.mark.parametrize(
+        ("programs", "has", "asked", "chosen"),
+        [
+            (("nft", *IPTABLES), True, ["auto"], "iptables_nft"),
+            (("nft", *IPTABLES), None, ["auto"], "iptables_nft"),  # the kernel does not answer
+            (("nft", *IPTABLES), False, ["iptables_nft"], "iptables_nft"),
+            (("nft", *IPTABLES), True, ["auto", "enforce"], "nftables"),
+            (IPTABLES, True, ["auto", "enforce"], "nftables"),
+            (IPTABLES, True, ["nftables", "return"], "nftables"),
+            (("nft",), True, ["auto"], "nftables"),
+            ((), True, ["auto"], "nftables"),
+        ],
+    )
+    def test_what_is_chosen(
+        self,
+        node: t.Callable[..., Node],
+        programs: t.Sequence[str],
+        has: t.Optional[bool],
+        asked: t.Sequence[str],
+        chosen: str,
+    ) -> None:
+        assert choose(node(*programs, has=lambda name: has), *asked).name == chosen
 
-    def test_where_iptables_is_not_installed(self, node: t.Callable[..., Node]) -> None:
-        found = node("nft")
-        assert choose(found, "auto").name == "nftables"
-        tool = found.tool("nft")
-        assert tool is not None
-        assert tool.version_text == "1.1.3"
+    def test_the_version_of_nft_is_read(self, node: t.Callable[..., Node]) -> None:
+        tool = node("nft").tool("nft")
+        assert tool is not None and tool.version_text == "1.1.3"
 
     @pytest.mark.parametrize("missing", ["MASQUERADE", "addrtype", "comment"])
     def test_where_the_kernel_lacks_what_iptables_needs(self, node: t.Callable[..., Node], missing: str) -> None:
         assert choose(node("nft", *self.IPTABLES, has=lambda name: name != missing), "auto").name == "nftables"
-
-    def test_iptables_if_the_kernel_does_not_answer(self, node: t.Callable[..., Node]) -> None:
-        assert choose(node("nft", *self.IPTABLES, has=lambda name: None), "auto").name == "iptables_nft"
-
-    def test_not_where_iptables_is_asked_for(self, node: t.Callable[..., Node]) -> None:
-        assert choose(node("nft", *self.IPTABLES, has=lambda name: False), "iptables_nft").name == "iptables_nft"
-
-    def test_where_exemptions_are_to_hold(self, node: t.Callable[..., Node]) -> None:
-        assert choose(node("nft", *self.IPTABLES), "auto", "enforce").name == "nftables"
-
-    @pytest.mark.parametrize("asked", [("nftables", "return"), ("auto", "enforce")], ids=" ".join)
-    def test_without_nft(self, node: t.Callable[..., Node], asked: t.Tuple[str, str]) -> None:
-        assert choose(node(*self.IPTABLES), *asked).name == "nftables"
-
-    def test_without_any_program(self, node: t.Callable[..., Node]) -> None:
-        assert choose(node(), "auto").name == "nftables"
 
     def test_a_kernel_without_nf_tables_is_reported(
         self, node: t.Callable[..., Node], monkeypatch: pytest.MonkeyPatch

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import typing as t
 
@@ -137,6 +138,21 @@ def test_a_chain_of_another_program_is_not_an_earlier_agents_whatever_the_commen
     sync(machine)
     assert machine.nat[NFT, IPV4].chains[name] == ["-p udp -j RETURN"]
     assert jump in machine.nat[NFT, IPV4].chains["POSTROUTING"]
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_check_mode_predicts_the_run_and_changes_nothing(machine: Machine, present: bool) -> None:
+    fill(machine, LEGACY, IPV4, **DUAL)
+    fill(machine, NFT, IPV6)
+    before = copy.deepcopy({where: nat.chains for where, nat in machine.nat.items()})
+    looked = sync(machine, present, check=True, **DUAL)
+    assert looked.changed and machine.writes() == []
+    assert {where: nat.chains for where, nat in machine.nat.items()} == before
+    assert os.listdir(str(machine.folder)) == ["bin"], "the lock file was made"
+    done = sync(machine, present, **DUAL)
+    assert [change[:3] for change in looked.changes] == [change[:3] for change in done.changes]
+    assert looked[:2] + looked[3:] == done[:2] + done[3:]
+    assert not sync(machine, present, check=True, **DUAL).changed
 
 
 def test_whoever_is_not_root_is_refused_before_anything_is_asked(

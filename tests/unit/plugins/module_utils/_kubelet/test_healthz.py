@@ -62,3 +62,22 @@ def test_it_gives_up_with_the_last_answer(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("url", ["127.0.0.1:10248", "file:///etc/nothing", "http://", "http://x:99999/", "http://[1/"])
 def test_what_is_no_url_does_not_return_200(url: str) -> None:
     assert healthz.wait_healthy(url, 0.01).startswith(url + " did not return 200: ")
+
+
+@pytest.mark.parametrize(
+    "words, config, url",
+    [
+        ([], None, "http://127.0.0.1:10248/healthz"),
+        (["--config=/c"], "kind: KubeletConfiguration\n", "http://127.0.0.1:10248/healthz"),
+        (["--config=/c"], "healthzBindAddress: 192.0.2.7\nhealthzPort: 1024\n", "http://192.0.2.7:1024/healthz"),
+        (["--config", "/c"], "healthzBindAddress: '::'\n", "http://[::1]:10248/healthz"),
+        (["--config=/c"], '{"healthzPort":1024,"healthzBindAddress":"0.0.0.0"}', "http://127.0.0.1:1024/healthz"),
+        (["--config=/c"], "# healthzPort: 1024\n", "http://127.0.0.1:10248/healthz"),
+        (["--config=/c"], "healthzPort: 0\n", ""),
+        (["--config=/c", "--healthz-port=1024"], "healthzPort: 0\n", "http://127.0.0.1:1024/healthz"),
+        (["--healthz_port", "0"], None, ""),
+        (["--healthz-bind-address=::1"], None, "http://[::1]:10248/healthz"),
+    ],
+)
+def test_healthz_is_where_flags_and_configuration_say(words: t.List[str], config: t.Optional[str], url: str) -> None:
+    assert healthz.url_of(words, lambda path: {"/c": config or ""}[path]) == url

@@ -14,23 +14,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values im
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        "keep",
-        "first",
-        "last",
-        "before:KUBE-POSTROUTING",
-        "after:cali-POSTROUTING",
-        "before:CNI-0a.b_c",
-        "after:" + "C" * 28,
-    ],
-)
-def test_positions_are_taken_as_they_are(given: str) -> None:
-    assert parse_jump_position(given) == given
-    assert build({"jump_position": given}).jump_position == given
-
-
-@pytest.mark.parametrize(
     "given", ["", "First", "before", "before:", "after: X", "behind:X", "before:-X", "after:X Y", "before:X\n", 7, None]
 )
 def test_what_is_no_position_is_refused(given: t.Any) -> None:

@@ -60,15 +60,11 @@ def test_each_fixed_address_is_known_once() -> None:
         ({"address": "192.0.2.7", "Address": "192.0.2.8"}, "duplicate key 'Address': keep one"),
         ({"address": "192.0.2.07"}, "'192.0.2.07' is not an address: give one such as 192.0.2.7, or FIRST-LAST"),
         ({"address": "192.0.2.0/24"}, "'192.0.2.0/24' is not an address"),
-        ({"address": "192.0.2.7-"}, "'192.0.2.7-' is not an address"),
         ({"address": "fe80::1%eth0"}, "'fe80::1%eth0' is not an address"),
-        ({"address": 7}, "7 is not an address"),
         ({"address": "192.0.2.9-192.0.2.8"}, "is reversed: write 192.0.2.8-192.0.2.9"),
         ({"address": "192.0.2.9-2001:db8::1"}, "is no range: both addresses must be of one family"),
         ({"address": "10.0.0.0-10.0.1.0"}, "'10.0.0.0-10.0.1.0' has 257 addresses, more than the limit of 256"),
         ({"address": "127.0.0.1"}, "is no address that packets leave with: give an address of the node"),
-        ({"address": "0.0.0.0"}, "is no address that packets leave with"),
-        ({"address": "224.0.0.1"}, "is no address that packets leave with"),
         ({"address": "::ffff:192.0.2.7"}, "is no address that packets leave with"),
         ({"address": "192.0.2.7", "out_interface": "+"}, "matches every interface: leave the entry out"),
         (
@@ -107,11 +103,8 @@ def test_refused_of_snat(entry: t.Any, message: str) -> None:
             {"action": "skip", "protocols": ["icmp"], "ports": [80]},
             "ports: icmp has no ports: give it an entry of its own",
         ),
-        ({"action": "skip", "ports": ["0-80"]}, "ports: '0-80' is not a port range: 0 is outside 1-65535"),
         ({"action": "skip", "ports": [True]}, "ports: True is not a port range"),
         ({"action": "skip", "sources": ["::1/128"]}, "sources: ::1/128 lies in ::1/128, and no connection from there"),
-        ({"action": "skip", "destinations": ["10.0.0.0"]}, "destinations: '10.0.0.0' is not a CIDR"),
-        ({"action": "skip", "destinations": ["fd00::/8"]}, "fd00::/8 is IPv6, and IPv6 is off"),
         ({"action": "skip", "out_interfaces": ["a b"]}, "out_interfaces: 'a b' is not the name of an interface"),
         ({"action": "skip", "sources": ["10.%d.0.0/16" % n for n in range(65)]}, "65 entries are more than cidrLimit"),
         (
@@ -163,7 +156,6 @@ def test_refused_of_rules(entry: t.Any, message: str) -> None:
             {"source_cidrs": ["127.0.0.0/16"]},
             "sourceCIDRs: 127.0.0.0/16 lies in 127.0.0.0/8, and no connection from there",
         ),
-        ({"source_cidrs": ["::1/128"], "enable_ipv6": True}, "sourceCIDRs: ::1/128 lies in ::1/128"),
     ],
 )
 def test_refused_as_a_whole(values: t.Dict[str, t.Any], message: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import local_ports
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.local_ports import LocalPorts, read_local_ports
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.local_ports import read_local_ports
 
 
 @pytest.fixture
@@ -24,21 +24,6 @@ def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> t.Callable[[str
             monkeypatch.setattr(local_ports, name, str(tmp_path / name))
 
     return write
-
-
-@pytest.mark.parametrize(
-    "reserved, spans",
-    [
-        ("\n", ()),
-        ("8080\n", ((8080, 8080),)),
-        ("1-2,5,10-20\n", ((1, 2), (5, 5), (10, 20))),
-        (",".join(map(str, range(1, 65536, 2))) + "\n", tuple((port, port) for port in range(1, 65536, 2))),
-    ],
-    ids=["none", "one", "ranges", "every second one"],
-)
-def test_settings_are_read(settings: t.Any, reserved: str, spans: t.Any) -> None:
-    settings("32768\t60999\n", reserved)
-    assert read_local_ports() == LocalPorts(32768, 60999, spans)
 
 
 def test_the_kernel_s_own_are_read() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import pod_names
-from support.cni_results import GONE, LIVE, text, write
+from support.cni_results import LIVE, text, write
 
 GOLDEN = Path(__file__).parent / "cni_results"
 
@@ -49,15 +49,6 @@ def test_all_directories_are_read(tmp_path: Path) -> None:
 def test_time_of_the_attachment(tmp_path: Path) -> None:
     path = write(tmp_path, "default/a", "10.244.1.2")
     assert pod_names.read([str(tmp_path)])["10.244.1.2"].since == path.stat().st_mtime
-
-
-def test_results_without_a_pod_are_ignored(tmp_path: Path) -> None:
-    write(tmp_path, "default/old", "10.244.1.2", netns=GONE)
-    write(tmp_path, "default/unmounted", "10.244.1.2", netns="/proc/self/status")
-    write(tmp_path, "default/before-the-boot", "10.244.1.2", written=1.0)
-    assert _names(tmp_path) == {}
-    write(tmp_path, "default/new", "10.244.1.2")
-    assert _names(tmp_path) == {"10.244.1.2": "default/new"}
 
 
 def test_address_of_two_pods_has_no_name(tmp_path: Path) -> None:

@@ -44,21 +44,6 @@ def test_a_failure_names_verb_and_units_and_not_the_options(stderr: str, message
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize(
-    "shown, number",
-    [
-        ("systemd 239 (239-82.el8_10.2)\n+PAM\n", 239),
-        ("systemd 257.9 (257.9-1~deb13u1)\n", 257),
-        ("systemd 262~rc1 (262~rc1-1)\n", 262),
-        ("", None),
-    ],
-)
-def test_release(shown: str, number: t.Optional[int]) -> None:
-    programs = Programs(Outcome(0, shown, ""))
-    assert systemd.release(programs) == number
-    assert programs.calls == [["systemctl", "--version"]]
-
-
 # systemd 247 and 257: a unit that does not exist has no FragmentPath; its other properties have defaults.
 SHOWN = """\
 Id=a.service

@@ -19,24 +19,6 @@ _TABLE = table(
 )
 
 
-def test_chains() -> None:
-    found = xtables.chains(_TABLE)
-    read = {
-        chain: [([one.name for one in rule.matches], rule.target.name, rule.leads_to) for rule in one.rules]
-        for chain, one in found.items()
-    }
-    assert read == {
-        "PREROUTING": [],
-        "POSTROUTING": [(["comment", "time"], "", "MINE"), ([], "MASQUERADE", ""), ([], "DROP", "")],
-        "MINE": [([], "RETURN", "")],
-    }
-    assert {chain: one.policy for chain, one in found.items()} == {
-        "PREROUTING": "ACCEPT",
-        "POSTROUTING": "ACCEPT",
-        "MINE": "RETURN",
-    }
-
-
 def test_chains_that_one_leads_to() -> None:
     every = xtables.chains(_TABLE)
     assert xtables.chains_from(_TABLE, "POSTROUTING", ("MINE", "OTHER")) == {
