@@ -150,8 +150,6 @@ class TestAddPolicy:
         ("", "line 1 is not JSON: expected a value, found the end of the file"),
         ("{\n  // mine\n}", "line 2 has a comment, which JSON does not have: remove it"),
         ('{"a": 1,}', "expected a key in quotes, found '}'"),
-        ('{"a": 1 "b": 2}', "expected a comma or }"),
-        ('{"a": "b\n"}', "expected text in quotes"),
         ('{"a": 01}', "expected a comma or }, found '1}'"),
         ('{"a": {"b": 1, "b": 2}}', "a.b is there twice: keep one"),
         ('{"a": ' + "[" * 200, "more than 100 values inside one another"),

@@ -47,8 +47,7 @@ def test_differences_that_ansible_can_print(diff: t.Any, expected: t.Any) -> Non
     assert shown_result({"changed": True, "diff": diff}) == {"changed": True, "diff": expected}
 
 
-@pytest.mark.parametrize("callback", ["default", "kubenode.ip_masq.summary"])
-@pytest.mark.parametrize("failed", [False, True])
+@pytest.mark.parametrize(("callback", "failed"), [("default", False), ("kubenode.ip_masq.summary", True)])
 def test_a_hostile_node(tmp_path: Path, callback: str, failed: bool) -> None:
     """Each module of the collection, with all that Ansible prints of it."""
     diff = [{"before": _EVIL, "after": "x"}, {"before": 1, "after": 2}, {"dst_larger": _EVIL}]

@@ -120,11 +120,6 @@ def test_kubeadm(node: KubeletNode, family: str, path: str) -> None:
     assert kubelet.target == (path, "KUBELET_EXTRA_ARGS")
 
 
-def test_kubeadm_without_its_file_yet(node: KubeletNode) -> None:
-    path = made.kubeadm(node, "1.23.17", None)
-    assert find(node)[0].target == (path, "KUBELET_EXTRA_ARGS")
-
-
 def test_kubeadm_with_both_files_takes_the_one_that_counts(node: KubeletNode) -> None:
     made.kubeadm(node, "1.23.17", None)
     node.services["kubelet"].files.append("/etc/sysconfig/kubelet")
