@@ -28,7 +28,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.snat_and_rules import Snat
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_address_range
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from support import engine, random_policies
 from support.many_ranges import many_long_ranges, many_ranges
@@ -113,6 +113,11 @@ def _bare(line: str) -> str:
     return re.sub('--comment "[^"]*"', "", line)
 
 
+#: Fewer examples than elsewhere: they read rules three times.
+fewer = settings(max_examples=settings.default.max_examples * 2 // 5)
+
+
+@fewer
 @given(policies | policies.map(_general_snat_first), engine.families)
 def test_rules_are_read_back(config: Config, family: str) -> None:
     """As values, and from how iptables prints them."""
@@ -198,6 +203,7 @@ def test_edge_cases_are_read_back(options: t.Dict[str, t.Any]) -> None:
     _is_read_back(config, IPV4)
 
 
+@fewer
 @given(policies | policies.map(_general_snat_first), engine.families, st.booleans())
 def test_a_table_is_read_back_from_how_it_is_written(config: Config, family: str, outlined: bool) -> None:
     with mock.patch.object(nftables_ruleset, "_MANY", 1 if outlined else 1000):

@@ -299,8 +299,8 @@ print(len(found.connections), found.damaged, resource.getrusage(resource.RUSAGE_
 """
 
 
-@pytest.mark.parametrize(("name", "size"), [(CURRENT, 64 << 20), ("connections-000000009000.log.gz", 1 << 30)])
-def test_a_gigabyte_takes_little_memory(tmp_path: Path, name: str, size: int) -> None:
+@pytest.mark.parametrize(("name", "size"), [(CURRENT, 64 << 20), ("connections-000000009000.log.gz", 256 << 20)])
+def test_what_is_larger_than_memory_takes_little(tmp_path: Path, name: str, size: int) -> None:
     other = b"".join(line(port=port) for port in range(1024, 2900)) * 16
     block = gzip.compress(other) if name.endswith(".gz") else other
     wanted = line() + b"damaged\n"

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import config_file, drop_ins, yaml_text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build, file_key
+from hypothesis import settings
 
 RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
 
@@ -202,7 +204,9 @@ def test_no_damage_by_one_character_gives_json_another_meaning(name: str) -> Non
     text = JSON_FILES[name]
     good = _shape(config_file.parse(text, "cfg").values)
     refused = same = other_value = unknown = 0
-    for damaged in _damages(text):
+    # All of them on one Python; on those that try fewer examples, of all kinds of damage one in some.
+    step = max(1, 150 // settings.default.max_examples)
+    for damaged in itertools.islice(_damages(text), 0, None, step):
         try:
             document = config_file.parse(damaged, "cfg")
             build(document.values, label=file_key)
@@ -224,8 +228,10 @@ def test_no_damage_by_one_character_gives_json_another_meaning(name: str) -> Non
         same, other_value = same + (not changed), other_value + bool(changed)
     # Spaces and the case of a key change nothing; damage to what is no key's name is refused, nearly all of it, and to
     # the name of the only key too.
-    assert same > 20 and refused > 500 and refused > 5 * other_value
-    assert unknown > 500 if len(json.loads(re.sub("^ *#.*\n", "", text, flags=re.MULTILINE))) > 1 else not unknown
+    assert same > 20 // step and refused > 500 // step and refused > 5 * other_value
+    assert (
+        unknown > 500 // step if len(json.loads(re.sub("^ *#.*\n", "", text, flags=re.MULTILINE))) > 1 else not unknown
+    )
 
 
 @pytest.mark.parametrize("depth", [10, 100, 500, 700, 900, 950, 980, 990, 3000])

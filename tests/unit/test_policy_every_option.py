@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import typing as t
 import warnings
-from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends, nftables_ruleset
@@ -27,9 +26,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.packet_policy import policy_of
 from support import random_policies
+from support.import_collection import ROOT
 from support.nft_tables import text_of
-
-ROOT = Path(__file__).parents[4]
 
 
 class Case(t.NamedTuple):
@@ -130,12 +128,17 @@ def test_effects_and_verification_tell_it(name: str) -> None:
     assert policy_of(one) != policy_of(other) or name in _LATER_RULES | _PORTS, "verification"
 
 
-@pytest.mark.parametrize("name", sorted(set(PACKETS) - {"enable_ipv6"}))
-def test_random_policies_vary_it(name: str) -> None:
+@pytest.fixture(scope="module")
+def drawn() -> t.List[t.Dict[str, t.Any]]:
+    """Random policies."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        drawn = {repr(random_policies.narrow_policies.example()[name]) for _again in range(30)}
-    assert len(drawn) > 1
+        return [random_policies.narrow_policies.example() for _again in range(30)]
+
+
+@pytest.mark.parametrize("name", sorted(set(PACKETS) - {"enable_ipv6"}))
+def test_random_policies_vary_it(drawn: t.List[t.Dict[str, t.Any]], name: str) -> None:
+    assert len({repr(one[name]) for one in drawn}) > 1
 
 
 def _names(path: str, *functions: str) -> t.Set[str]:
