@@ -161,18 +161,6 @@ class KubeletNode:
             return
         service.process = self._spawn([str(self.path(service.argv[0]))] + self._expand(service))
 
-    def start_listening(self, name: str) -> None:
-        """Start or restart a service, and return when its healthz takes connections, whatever it answers."""
-        self.start(name)
-
-        def listens() -> bool:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", self.port), timeout=5).close()
-                return True
-            return False
-
-        until(listens, "%s to listen" % name)
-
     def start_stray(self, path: str, *words: str, process: str = "kubelet") -> None:
         """Start a program that no service knows, and wait until it is the ``process`` that it was told to be.
 
