@@ -191,8 +191,11 @@ class TestRecords:
         for path in paths:
             node.ns.run("sh", "-ec", FILE_SYSTEMS[what], "sh", path)
 
-    @pytest.mark.parametrize("what", FILE_SYSTEMS)
-    @pytest.mark.parametrize("paths", [(RUN_DIR,), (STATE_DIR,), (RUN_DIR, STATE_DIR)], ids=["run", "state", "both"])
+    @pytest.mark.parametrize(
+        ("what", "paths"),
+        [(what, (path,)) for what in FILE_SYSTEMS for path in (RUN_DIR, STATE_DIR)]
+        + [("read-only", (RUN_DIR, STATE_DIR))],
+    )
     def test_rules_are_repaired_and_the_problem_is_reported(
         self, node: AgentNode, what: str, paths: t.Tuple[str, ...]
     ) -> None:
@@ -446,7 +449,12 @@ BARE = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--")
 class TestExplain:
     """explain, held against what packets do"""
 
-    @pytest.mark.parametrize("copy", [True, False], ids=["by a copy", "by the policy alone"])
+    @pytest.mark.parametrize(
+        ("variant", "copy"),
+        [(backend, True) for backend in BACKENDS] + [("nftables", False)],
+        indirect=["variant"],
+        ids=[*BACKENDS, "by the policy alone"],
+    )
     def test_explain_predicts_the_source_address_that_the_destination_sees(
         self, topology: Topology, variant: Variant, tmp_path: Path, copy: bool
     ) -> None:

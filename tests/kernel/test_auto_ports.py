@@ -11,8 +11,8 @@ import socket
 import typing as t
 from pathlib import Path
 
-import pytest
 from support.agent_node import AgentNode
+from support.marks import halved, paired
 from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
@@ -78,9 +78,7 @@ def rule_ports(ns: Namespace, variant: Variant, family: str = "ipv4") -> t.Set[s
     return {one[one.index("--to-ports") + 1] for one in words if "--to-ports" in one}
 
 
-@pytest.mark.parametrize(
-    ("protocol", "random_fully"), [("tcp", True), ("udp", False)], ids=["tcp, random", "udp, kept if possible"]
-)
+@halved(("protocol", "random_fully"), ("tcp", True), ("udp", False))
 def test_connections_get_ports_of_the_range_alone(
     topology: Topology, variant: Variant, family: str, protocol: str, random_fully: bool
 ) -> None:
@@ -99,6 +97,7 @@ def test_fixed_addresses_have_the_range_too(topology: Topology, variant: Variant
     assert seen_ports(topology, family, "udp") <= set(LARGEST)
 
 
+@paired
 def test_rules_are_written_once_after_a_change_of_the_settings(ns: Namespace, variant: Variant, family: str) -> None:
     options: t.Dict[str, t.Any] = {"backend": variant.backend, "enable_ipv6": True}
     # What is adopted has other ports.

@@ -329,6 +329,7 @@ def test_guests_of_other_programs_are_left_to_these(
     assert any("the node itself and %s (%s)" % (bridge.name, bridge.network % 0) in line for line in warnings), warnings
 
 
+@pytest.mark.parametrize("guest", ["Docker", "Incus"], indirect=True)
 def test_verify_asks_for_guests_that_the_policy_is_about(topology: Topology, guest: Namespace) -> None:
     """What it exempts it leaves to their program; what it masquerades must show the node."""
     a, node = ADDRESSES["ipv4"], topology.node

@@ -129,7 +129,16 @@ def connects(client: Namespace, destination: str, patience: float = 20.0) -> str
     return client.inside(connect)
 
 
-@pytest.mark.parametrize("leaks", ["ignore", "count", "drop"])
+@pytest.mark.parametrize(
+    ("variant", "leaks"),
+    [
+        *(("nftables", leaks) for leaks in ("ignore", "count", "drop")),
+        ("iptables_nft", "ignore"),
+        ("iptables_nft", "drop"),
+        ("iptables_legacy", "count"),
+    ],
+    indirect=["variant"],
+)
 def test_with_drop_no_other_address_is_seen_while_one_is_missing(
     topology: Topology, node: AgentNode, variant: Variant, leaks: str
 ) -> None:

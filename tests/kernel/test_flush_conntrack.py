@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
 from support.agent_node import AgentNode
-from support.marks import iptables_only
+from support.marks import iptables_only, paired
 from support.modules import Result, apply, run_module
 from support.namespaces import Namespace
 from support.packets import PATIENCE
@@ -147,14 +147,6 @@ def world(topology: Topology, family: str, variant: Variant) -> t.Iterator[World
     made = World(topology, family, variant.backend)
     yield made
     made.close()
-
-
-#: Each backend and each family: connections are read and removed in one way, whichever backend holds the rules.
-paired = pytest.mark.parametrize(
-    ("variant", "family"),
-    [("iptables_nft", "ipv6"), ("iptables_legacy", "ipv4"), ("nftables", "ipv6")],
-    indirect=True,
-)
 
 
 def host(address: str) -> str:

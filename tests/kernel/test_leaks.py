@@ -20,6 +20,7 @@ from support import leak_packets
 from support.agent_node import AgentNode
 from support.flood import Flood
 from support.leak_packets import Stray
+from support.marks import halved
 from support.modules import Result, apply, run_module, run_modules
 from support.namespaces import Namespace
 from support.programs import Programs, is_restore
@@ -349,7 +350,7 @@ def _damages(variant: Variant, family: str) -> t.Dict[str, t.List[t.List[str]]]:
     }
 
 
-@pytest.mark.parametrize("leaks", ["count", "drop"])
+@halved(("leaks",), ("count",), ("drop",))
 def test_idempotent_checked_repaired_and_removed(ns: Namespace, variant: Variant, family: str, leaks: str) -> None:
     options = {**POLICY, "backend": variant.backend, "leaks": leaks}
     plain = {**POLICY, "backend": variant.backend}

@@ -10,6 +10,7 @@ import socket
 import typing as t
 
 import pytest
+from support.marks import halved
 from support.modules import apply, run_module
 from support.programs import Programs
 from support.topology import ADDRESSES, Topology
@@ -70,7 +71,7 @@ def entry(family: str, option: str, **keys: t.Any) -> t.Dict[str, t.Any]:
     return {"rules": [dict(keys, sources=[a.pods], **action)]}
 
 
-@pytest.mark.parametrize("option", ["snat", "rules", "rules with an address"])
+@halved(("option",), ("snat",), ("rules",), ("rules with an address",))
 def test_an_entry_decides_for_its_packets_in_place_of_random_fully(
     topology: Topology, variant: Variant, family: str, option: str
 ) -> None:

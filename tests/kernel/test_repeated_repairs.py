@@ -115,8 +115,9 @@ def test_a_chain_of_ours_to_which_others_lead_masquerades_nothing(
     assert not [note for note in node.status()["notes"] if "is empty and stays" in note]
 
 
-@iptables_only
-@pytest.mark.parametrize("policy", ["skip_marks", "accept"])
+@pytest.mark.parametrize(
+    ("variant", "policy"), [("iptables_nft", "skip_marks"), ("iptables_legacy", "accept")], indirect=["variant"]
+)
 def test_a_second_jump_behind_a_rule_that_changes_marks_goes_each_time(
     topology: Topology, tmp_path: Path, variant: Variant, policy: str
 ) -> None:

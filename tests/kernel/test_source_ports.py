@@ -24,6 +24,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import co
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from support import cni_results, tracked
 from support.agent_node import AgentNode
+from support.marks import paired
 from support.modules import apply, run_modules
 from support.namespaces import Namespace, until
 from support.prometheus import parse
@@ -93,6 +94,7 @@ def node(topology: Topology) -> Namespace:
 _RANGES = ["61000-61079", "61090-61109"]
 
 
+@paired
 def test_full_range_of_ports(topology: Topology, node: Namespace, variant: Variant, family: str) -> None:
     a = ADDRESSES[family]
 
