@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import itertools
 import re
@@ -78,7 +79,7 @@ def _insert(connections: t.Iterable[Tracked], seconds: int) -> int:
 
 
 def _message(one: Tracked, seconds: int) -> Message:
-    version = ipaddress.ip_address(one.source).version
+    version = 6 if ":" in one.source else 4
     sides = (
         (1, one.source, one.remote, one.source_port, one.remote_port),
         (2, one.remote, one.seen, one.remote_port, one.seen_port),
@@ -93,8 +94,11 @@ def _message(one: Tracked, seconds: int) -> Message:
 
 
 def _tuple(protocol: int, version: int, side: int, source: str, destination: str, sport: int, dport: int) -> bytes:
-    kinds = (1, 2) if version == 4 else (3, 4)
-    packed = (ipaddress.ip_address(one).packed for one in (source, destination))
-    addresses = (attribute(kind, one) for kind, one in zip(kinds, packed))
     ports = (attribute(kind, struct.pack("!H", port)) for kind, port in ((2, sport), (3, dport)))
-    return nest(side, nest(1, *addresses), nest(2, attribute(1, bytes([protocol])), *ports))
+    return nest(side, _addresses(version, source, destination), nest(2, attribute(1, bytes([protocol])), *ports))
+
+
+@functools.lru_cache(maxsize=None)
+def _addresses(version: int, *ends: str) -> bytes:
+    packed = (ipaddress.ip_address(one).packed for one in ends)
+    return nest(1, *(attribute(kind, one) for kind, one in zip((1, 2) if version == 4 else (3, 4), packed)))
