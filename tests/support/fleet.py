@@ -13,12 +13,19 @@ import typing as t
 from pathlib import Path
 
 import yaml
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._role_variables import PREFIX, config_file_keys
 
 from .agent_node import AgentNode
+from .import_collection import make_importable
 from .namespaces import Namespace
 from .playbook_run import ansible_playbook, typed
+
+make_importable()
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS  # noqa: E402
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._role_variables import (  # noqa: E402
+    PREFIX,
+    config_file_keys,
+)
 
 #: Ansible starts this in place of a shell, and is inside the node, which has a name of its own.
 _SHELL = """#!/bin/sh
