@@ -155,7 +155,6 @@ def _used(node: AgentNode, newest: Nft, backend: str, path: str) -> t.Iterator[t
         node.ns.run("iptables-nft", "-t", "nat", "-F", "IP-MASQ-AGENT")
     commands: t.Dict[str, t.Sequence[t.Union[str, Path]]] = {
         "resync": [node.paths.resync],
-        "sync": [node.agent, "sync"],
         "status": [node.agent, "status"],
         "verify": [node.agent, "verify"],
     }
