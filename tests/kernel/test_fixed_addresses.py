@@ -16,7 +16,7 @@ from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
 from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
-from support.variants import Variant, pristine, snapshot
+from support.variants import BACKENDS, Variant, pristine, snapshot
 
 IN_SYNC, CONFIG_BROKEN = 0, 78
 FIXED = {"ipv4": "198.51.100.7", "ipv6": "2001:db8:1::7"}
@@ -257,7 +257,11 @@ def test_with_drop_it_does_not_matter_who_else_would_masquerade(
     assert connects(topology.pod, skipped) == connects(topology.pod, a.exempt[0]) == a.pod
 
 
-@pytest.mark.parametrize("kept", ["masquerade", "keep"])
+@pytest.mark.parametrize(
+    ("variant", "kept"),
+    [(backend, "masquerade") for backend in BACKENDS] + [("nftables", "keep")],
+    indirect=["variant"],
+)
 def test_an_address_that_goes_away_later(topology: Topology, node: AgentNode, variant: Variant, kept: str) -> None:
     for family in FIXED:
         address(topology.node, "add", family)

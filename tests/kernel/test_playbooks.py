@@ -468,7 +468,7 @@ def test_role_verifies_what_it_applied_in_one_remote_call(tmp_path: Path) -> Non
     with Fleet(tmp_path, {"kube_node": ["n1", "n2"]}) as fleet:
         for node in fleet.nodes.values():
             node.wire()
-        predicted = fleet.play("apply", "-e", NODES, "--check")
+        predicted = fleet.play("apply", "-e", NODES, "--check", "--limit", "n1")
         assert predicted.rc == 0 and "kinds of packets" not in predicted.said, "verified before there was anything"
         (tmp_path / "hosts.ini").write_text("[canary]\nn1\nn2\n")
         clean = fleet.type(
