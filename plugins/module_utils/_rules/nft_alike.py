@@ -10,13 +10,15 @@ comments and counters: see ``_Scan``. Of those that nothing else on the node tel
 from __future__ import annotations
 
 import itertools
+import operator
 import struct
 import typing as t
+from array import array
 
 from .._system import netlink, nf_tables, nft_expressions
 from .._system.families import Family
 from .._system.netlink import number
-from .._system.nf_tables import NftTable
+from .._system.nf_tables import Bodies, NftTable
 from .._system.nft_expressions import Named
 from . import nft_rules, nft_sets, xt_rules
 from .registers import place_of
@@ -74,81 +76,74 @@ class Ends:
     def __init__(self, table: NftTable, family: Family) -> None:
         """Find them. A table of another family has none."""
         self._table = table
-        self._family = family
         self.found: t.Dict[bytes, End] = {}
         self._choices: t.List[_Choice] = []
-        self._rules: t.Dict[bytes, t.List[int]] = {}
-        self._elements: t.Dict[bytes, t.List[int]] = {}
+        #: of each rule, the number of its chain among those that were found, from 1; or 0
+        self._owners = array("L")
         self.title = table.title
-        mine = table.family == family.number
-        if mine and any(_NUMGEN in rule or _STATISTIC in rule for rule in table.rules):
+        if table.family == family.number:
             try:
-                self._find()
+                self._find(_Shapes(family))
             except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error):
                 self.found = {}
 
-    def _find(self) -> None:
-        for place, body in enumerate(self._table.rules):
-            self._rules.setdefault(netlink.value(body, nf_tables.RULE_CHAIN), []).append(place)
-        for place, body in enumerate(self._table.elements):
-            self._elements.setdefault(netlink.value(body, nf_tables.ELEMENTS_SET), []).append(place)
-        shapes = _Shapes(self._family)
+    def _find(self, shapes: _Shapes) -> None:
         self._choices = [*self._of_xtables(shapes), *self._of_maps()]
         led: t.Dict[bytes, int] = {}
         for choice in self._choices:
             for option in choice.options:
                 led[option.chain] = led.get(option.chain, 0) + 1
-        for body in self._table.chains:
+        lengths: t.Dict[bytes, int] = {}
+        for body in self._table.chains if led else ():
             chain = netlink.value(body, nf_tables.CHAIN_NAME)
-            if chain not in led or netlink.value(body, nf_tables.CHAIN_HOOK):
-                continue
-            rules = self._rules.get(chain, [])
-            # The kernel counts the rules of a chain, and what leads to it.
-            if number(netlink.value(body, nf_tables.CHAIN_USE)) == len(rules) + led[chain]:
-                end = shapes.end([self._expressions(place) for place in rules])
+            if chain in led and not netlink.value(body, nf_tables.CHAIN_HOOK):
+                # The kernel counts the rules of a chain, and what leads to it.
+                lengths[chain] = number(netlink.value(body, nf_tables.CHAIN_USE)) - led[chain]
+        for chain, bodies in self._by_chain() if lengths else ():
+            owner = 0
+            if len(bodies) == lengths.get(chain):
+                end = shapes.end([_expressions(body) for body in bodies])
                 if end is not None:
                     self.found[chain] = end
+                    owner = len(self.found)
+            self._owners.extend([owner] * len(bodies))
 
-    def _expressions(self, place: int) -> bytes:
-        return netlink.value(self._table.rules[place], nf_tables.RULE_EXPRESSIONS)
+    def _by_chain(self) -> t.Iterator[t.Tuple[bytes, t.List[bytes]]]:
+        grouped = itertools.groupby(self._table.rules, lambda body: netlink.value(body, nf_tables.RULE_CHAIN))
+        return ((chain, list(bodies)) for chain, bodies in grouped)
 
     def _of_xtables(self, shapes: _Shapes) -> t.Iterator[_Choice]:
         """Return rules behind each other that lead to chains by chance, the last of them perhaps in any case."""
-        for places in self._rules.values():
+        place = 0
+        for _chain, bodies in self._by_chain() if any(_STATISTIC in body for body in self._table.rules) else ():
             options: t.List[_Option] = []
-            for place in itertools.dropwhile(lambda one: _STATISTIC not in self._table.rules[one], places):
-                led = shapes.led(self._expressions(place))
-                if led is not None:
-                    options.append(_Option(place, *led[:2]))
-                if options and (led is None or not led.by_chance):
-                    yield _Choice(options)
-                    options = []
+            for rule, body in enumerate(bodies, place):
+                if options or _STATISTIC in body:
+                    led = shapes.led(_expressions(body))
+                    if led is not None:
+                        options.append(_Option(rule, *led[:2]))
+                    if options and (led is None or not led.by_chance):
+                        yield _Choice(options)
+                        options = []
             if options:
                 yield _Choice(options)
+            place += len(bodies)
 
     def _of_maps(self) -> t.Iterator[_Choice]:
         """Return maps without a name from the numbers that are drawn to chains."""
+        drawn: t.Dict[bytes, t.Tuple[int, int, t.Dict[int, _Option]]] = {}
         for place, body in enumerate(self._table.rules):
-            if _NUMGEN not in body:
-                continue
-            drawn = _by_number(self._expressions(place))
-            if drawn is not None:
-                name, modulus = drawn
-                options = self._options(name, place)
-                if sorted(options) == list(range(modulus)):
-                    yield _Choice([options[key] for key in range(modulus)], name)
-
-    def _options(self, name: bytes, rule: int) -> t.Dict[int, _Option]:
-        """Return where each number of a map leads; none if it does anything else with one."""
-        found: t.Dict[int, _Option] = {}
-        for place in self._elements.get(name, ()):
-            for _kind, element in netlink.split(netlink.value(self._table.elements[place], nf_tables.ELEMENTS)):
-                key, data = nft_sets.plain(element)
-                kind, chain = nft_sets.leads_to(data)
-                if len(key) != _KEY.size or not chain:
-                    return {}
-                found[_KEY.unpack(key)[0]] = _Option(rule, kind, chain)
-        return found
+            found = _by_number(_expressions(body)) if _NUMGEN in body else None
+            if found is not None:
+                drawn[found[0]] = (place, found[1], {})
+        for body in self._table.elements if drawn else ():
+            name = netlink.value(body, nf_tables.ELEMENTS_SET)
+            if name in drawn:
+                place, _modulus, options = drawn[name]
+                options.update(_options(body, place))
+        for name, (_place, modulus, options) in drawn.items():
+            if sorted(options) == list(range(modulus)):
+                yield _Choice([options[key] for key in range(modulus)], name)
 
     def names(self) -> t.Set[str]:
         """Return the names of these chains."""
@@ -173,29 +168,38 @@ class Ends:
         table = self._table
         if not self.found:
             return table
-        rules = list(table.rules)
-        gone: t.Set[int] = set()
-        led: t.Set[bytes] = set()
-        of_maps: t.Dict[bytes, bytes] = {}
+        led = {option.chain for some in kept for option in some}
+        stays = [True, *(name in led for name in self.found)]
+        left = bytearray(stays[owner] for owner in self._owners)
+        maps: t.Dict[bytes, t.Sequence[_Option]] = {}
+        drawing: t.Dict[int, t.Tuple[int, int]] = {}
         for (options, name), some in zip(self._choices, kept):
-            led.update(option.chain for option in some)
             if name and len(some) < len(options):
-                of_maps[name] = _elements(table.elements[self._elements[name][0]], some)
-                rules[some[0].rule] = _drawing(rules[some[0].rule], len(options), len(some))
+                maps[name] = some
+                drawing[some[0].rule] = (len(options), len(some))
             elif not name:
-                gone.update({option.rule for option in options} - {option.rule for option in some})
-        chains = self.found.keys() - led
-        gone.update(number for name in chains for number in self._rules[name])
-        replaced = {number for name in of_maps for number in self._elements[name]}
+                for rule in {option.rule for option in options} - {option.rule for option in some}:
+                    left[rule] = False
+        gone = self.found.keys() - led
+        numbered = ((place, body) for place, body in enumerate(table.rules) if left[place])
         return table._replace(
-            chains=tuple(body for body in table.chains if netlink.value(body, nf_tables.CHAIN_NAME) not in chains),
-            elements=(*_without(table.elements, replaced), *of_maps.values()),
-            rules=_without(rules, gone),
+            chains=Bodies(body for body in table.chains if netlink.value(body, nf_tables.CHAIN_NAME) not in gone),
+            elements=Bodies(_fewer_elements(table.elements, maps)),
+            rules=Bodies(_drawing(body, *drawing[place]) if place in drawing else body for place, body in numbered),
         )
 
 
-def _without(bodies: t.Sequence[bytes], places: t.Container[int]) -> t.Tuple[bytes, ...]:
-    return tuple(body for place, body in enumerate(bodies) if place not in places)
+def _expressions(body: bytes) -> bytes:
+    return netlink.value(body, nf_tables.RULE_EXPRESSIONS)
+
+
+def _options(body: bytes, rule: int) -> t.Iterator[t.Tuple[int, _Option]]:
+    """Return where each number of a map leads; the number -1 if it does anything else with one."""
+    for _kind, element in netlink.split(netlink.value(body, nf_tables.ELEMENTS)):
+        key, data = nft_sets.plain(element)
+        kind, chain = nft_sets.leads_to(data)
+        plain = len(key) == _KEY.size and chain
+        yield _KEY.unpack(key)[0] if plain else -1, _Option(rule, kind, chain)
 
 
 def _by_number(expressions: bytes) -> t.Optional[t.Tuple[bytes, int]]:
@@ -220,10 +224,16 @@ def _drawing(body: bytes, before: int, after: int) -> bytes:
     return body[:start] + new + body[start + len(old) :]
 
 
-def _elements(body: bytes, options: t.Sequence[_Option]) -> bytes:
-    """Return the elements of a map that lead to chains by the numbers from 0 on."""
-    listed = (nft_sets.element(_KEY.pack(place), one.kind, one.chain) for place, one in enumerate(options))
-    return netlink.replace(body, {nf_tables.ELEMENTS: b"".join(listed)}, netlink.NESTED)
+def _fewer_elements(bodies: t.Iterable[bytes], maps: t.Dict[bytes, t.Sequence[_Option]]) -> t.Iterator[bytes]:
+    """Return elements, those of some maps replaced by others: they lead to chains by the numbers from 0 on."""
+    for body in bodies:
+        name = netlink.value(body, nf_tables.ELEMENTS_SET)
+        if name not in maps:
+            yield body
+        elif maps[name]:
+            listed = (nft_sets.element(_KEY.pack(place), one.kind, one.chain) for place, one in enumerate(maps[name]))
+            yield netlink.replace(body, {nf_tables.ELEMENTS: b"".join(listed)}, netlink.NESTED)
+            maps[name] = ()
 
 
 class Slot(t.NamedTuple):
@@ -243,19 +253,24 @@ class _Led(t.NamedTuple):
     by_chance: bool
 
 
+class _Shape(t.NamedTuple):
+    """What rules with equal bytes have in common: their slots that matter, what they ask, and how they end."""
+
+    number: int
+    used: t.Tuple[Slot, ...]
+    asks: bool
+    kind: str
+
+
 class _Layout:
-    """The slots of rules of one length, and by their other bytes what they ask, and how they end."""
+    """The slots of rules of one length, and the shapes of rules by their other bytes."""
 
     def __init__(self, slots: t.Tuple[Slot, ...]) -> None:
         edges = [0, *(edge for slot in slots for edge in slot[:2]), None]
         self.slots = slots
-        self.used = tuple(slot for slot in slots if slot.use != NOTHING)
-        self.rest = [slice(*edges[place : place + 2]) for place in range(0, len(edges), 2)]
-        self.shapes: t.Dict[bytes, t.Tuple[bool, str]] = {}
-
-    def key(self, expressions: bytes) -> bytes:
-        """Return the bytes that do not differ."""
-        return b"".join([expressions[part] for part in self.rest])
+        #: returns the bytes that do not differ
+        self.key = operator.itemgetter(*(slice(*edges[place : place + 2]) for place in range(0, len(edges), 2)))
+        self.shapes: t.Dict[t.Any, _Shape] = {}
 
 
 class _Shapes:
@@ -264,7 +279,7 @@ class _Shapes:
     def __init__(self, family: Family) -> None:
         self._family = family
         self._layouts: t.Dict[int, t.List[_Layout]] = {}
-        self._failures = 0
+        self._shapes = self._failures = 0
         #: equal forms are one object
         self._forms: t.Dict[t.Tuple[t.Any, ...], t.Tuple[t.Any, ...]] = {}
 
@@ -274,11 +289,11 @@ class _Shapes:
         addresses: t.Set[bytes] = set()
         use = SOURCE
         for expressions in rules:
-            layout = self._layout(expressions)
-            if layout is None or use != SOURCE:
+            shape = self._shape(expressions)
+            if shape is None or use != SOURCE:
                 return None
-            form += (layout.slots, layout.key(expressions))
-            for slot in layout.used:
+            form.append(shape.number)
+            for slot in shape.used:
                 value = expressions[slot.begin : slot.end]
                 if slot.use == XT_ADDRESS:
                     value, others = _address_and_others(value, slot.detail, self._family)
@@ -297,24 +312,24 @@ class _Shapes:
 
     def led(self, expressions: bytes) -> t.Optional[_Led]:
         """Return where a rule leads that may ask for chance and for nothing else."""
-        layout = self._layout(expressions)
-        if layout is None:
+        shape = self._shape(expressions)
+        if shape is None:
             return None
-        asks, kind = layout.shapes[layout.key(expressions)]
-        values = {slot.use: expressions[slot.begin : slot.end] for slot in layout.used}
-        if asks or kind not in (JUMP, GOTO) or len(values) < len(layout.used):
+        values = {slot.use: expressions[slot.begin : slot.end] for slot in shape.used}
+        if shape.asks or shape.kind not in (JUMP, GOTO) or len(values) < len(shape.used):
             return None
         mode, inverted, share = _SHARE.unpack_from(values.get(SHARE, _SHARE.pack(0, 0, 1)))
         if mode or inverted or not 0 < share < _ALWAYS:
             return None
-        return _Led(kind, values[CHAIN], SHARE in values)
+        return _Led(shape.kind, values[CHAIN], SHARE in values)
 
-    def _layout(self, expressions: bytes) -> t.Optional[_Layout]:
-        """Return the layout of a rule; None if something in it could meet the value of a slot."""
+    def _shape(self, expressions: bytes) -> t.Optional[_Shape]:
+        """Return the shape of a rule; None if something in it could meet the value of a slot."""
         listed = self._layouts.setdefault(len(expressions), [])
         for layout in listed:
-            if layout.key(expressions) in layout.shapes:
-                return layout
+            shape = layout.shapes.get(layout.key(expressions))
+            if shape is not None:
+                return shape
         if self._failures >= _FAILURES:
             return None
         scan = _Scan(self._family)
@@ -322,12 +337,13 @@ class _Shapes:
         if slots is None:
             self._failures += 1
             return None
-        found = next((one for one in listed if one.slots == slots), None)
-        if found is None:
-            found = _Layout(slots)
-            listed.append(found)
-        found.shapes[found.key(expressions)] = (scan.asks, scan.kind)
-        return found
+        layout = next((one for one in listed if one.slots == slots), _Layout(slots))
+        if not layout.shapes:
+            listed.append(layout)
+        self._shapes += 1
+        used = tuple(slot for slot in slots if slot.use != NOTHING)
+        shape = layout.shapes[layout.key(expressions)] = _Shape(self._shapes, used, scan.asks, scan.kind)
+        return shape
 
 
 def _address_and_others(info: bytes, revision: int, family: Family) -> t.Tuple[bytes, bytes]:

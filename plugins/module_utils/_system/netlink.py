@@ -247,29 +247,30 @@ class Netlink:
         :raises NodeError: it kept changing, or did not answer.
         """
         for _attempt in range(attempts):
-            found, whole = self._dump_once(kind, body, what, wanted)
-            if whole:
-                return found
+            with ignoring(errno.EINTR):
+                return [message for message in self.each(kind, body, what) if wanted is None or wanted(message)]
         raise NodeError("cannot read %s: other programs keep changing them" % what)
 
-    def _dump_once(
-        self, kind: int, body: bytes, what: str, wanted: t.Optional[t.Callable[[Message], bool]]
-    ) -> t.Tuple[t.List[Message], bool]:
+    def each(self, kind: int, body: bytes, what: str) -> t.Iterator[Message]:
+        """Dump all objects of one kind, and return them as they come.
+
+        :raises KernelError: the kernel refused; with EINTR, other programs made changes: some of them may be missing.
+        """
         sequence = self.send([Message(kind, body)], REQUEST | _DUMP)
-        found: t.List[Message] = []
         whole = True
         while True:
             for flags, number, message in self.receive():
                 if number != sequence:
                     continue
                 whole = whole and not flags & _DUMP_INTERRUPTED
+                if message.kind in (_DONE, _ERROR):
+                    _check(message.body, what)
                 if message.kind == _DONE:
-                    _check(message.body, what)
-                    return found, whole
-                if message.kind == _ERROR:
-                    _check(message.body, what)
-                elif wanted is None or wanted(message):
-                    found.append(message)
+                    if not whole:
+                        raise KernelError(errno.EINTR, what)
+                    return
+                if message.kind != _ERROR:
+                    yield message
 
     def dump_families(
         self, kind: int, size: int, what: str, families: t.Iterable[int] = BY_NUMBER

@@ -77,10 +77,49 @@ _READS = 20
 #: How many rules one transaction makes.
 _RULES_AT_A_TIME = 500
 #: Above this the rules are read chain by chain: the square of their number, for each chain.
-_MANY_RULES = 200000
+_MANY_RULES = 400000
+#: how many bodies are compressed together
+_AT_ONCE = 256
 
 
 T = t.TypeVar("T")
+
+
+class Bodies(t.Collection[bytes]):
+    """Bodies of messages, in order. Many are kept compressed: those of kube-proxy's rules repeat each other."""
+
+    def __init__(self, bodies: t.Iterable[bytes] = ()) -> None:
+        """Keep some; more may follow."""
+        self._compressed: t.List[t.Tuple[bytes, t.Sequence[int]]] = []
+        self._last: t.List[bytes] = []
+        for body in bodies:
+            self.append(body)
+
+    def append(self, body: bytes) -> None:
+        """Keep one more."""
+        self._last.append(body)
+        if len(self._last) == _AT_ONCE:
+            import zlib  # a start of the agent does without them
+            from array import array
+
+            self._compressed.append((zlib.compress(b"".join(self._last), 1), array("I", map(len, self._last))))
+            self._last = []
+
+    def __len__(self) -> int:
+        return _AT_ONCE * len(self._compressed) + len(self._last)
+
+    def __contains__(self, body: object) -> bool:
+        return any(body == one for one in self)
+
+    def __iter__(self) -> t.Iterator[bytes]:
+        for compressed, lengths in self._compressed:
+            import zlib
+
+            content, end = zlib.decompress(compressed), 0
+            for length in lengths:
+                begin, end = end, end + length
+                yield content[begin:end]
+        yield from self._last
 
 
 class NftTable(t.NamedTuple):
@@ -92,12 +131,12 @@ class NftTable(t.NamedTuple):
     family: int
     name: str
     table: bytes
-    chains: t.Tuple[bytes, ...] = ()
-    objects: t.Tuple[bytes, ...] = ()
-    flowtables: t.Tuple[bytes, ...] = ()
-    sets: t.Tuple[bytes, ...] = ()
-    elements: t.Tuple[bytes, ...] = ()
-    rules: t.Tuple[bytes, ...] = ()
+    chains: t.Collection[bytes] = ()
+    objects: t.Collection[bytes] = ()
+    flowtables: t.Collection[bytes] = ()
+    sets: t.Collection[bytes] = ()
+    elements: t.Collection[bytes] = ()
+    rules: t.Collection[bytes] = ()
 
     @property
     def title(self) -> str:
@@ -135,14 +174,14 @@ def read_one(family: int, name: str, chains: t.Sequence[str]) -> t.Tuple[t.Optio
 
 
 def _attempts(read: t.Callable[[_Reader], T], number: int) -> t.Iterator[t.Tuple[int, T, t.Optional[int]]]:
-    """Read again and again, without what failed because a set was gone since it was listed.
+    """Read again and again, without what failed because of changes, as of a set that was gone since it was listed.
 
     :returns: the number of the attempt, what was read, and the generation of all rules; None if it changed meanwhile.
     """
     with Netlink(netlink.NETFILTER) as kernel:
         for attempt in range(1, number + 1):
             before = generation_of(kernel)
-            with netlink.ignoring(errno.ENOENT):
+            with netlink.ignoring(errno.ENOENT, errno.EINTR):
                 found = read(_Reader(kernel))
                 yield attempt, found, before if generation_of(kernel) == before else None
 
@@ -158,8 +197,9 @@ def read_rules(family: int, name: str) -> t.Tuple[bytes, ...]:
 
     :raises NodeError: the kernel does not answer, or they keep changing.
     """
-    with Netlink(netlink.NETFILTER) as kernel:
-        return _Reader(kernel).rules(family, name)
+    for _attempt, rules, _generation in _attempts(lambda reader: reader.rules(family, name), netlink.ATTEMPTS):
+        return rules
+    raise NodeError("cannot read the rules of the table %s: other programs keep changing them" % name)
 
 
 class _Reader:
@@ -167,33 +207,32 @@ class _Reader:
 
     def __init__(self, kernel: Netlink) -> None:
         self._kernel = kernel
-        self._parts: t.Dict[t.Tuple[int, bytes], t.Dict[str, t.List[bytes]]] = {}
+        self._parts: t.Dict[t.Tuple[int, bytes], t.Dict[str, Bodies]] = {}
 
-    def _collect(
-        self, kind: int, field: str, request: bytes = b"", family: int = 0, one: bool = False
-    ) -> t.List[t.Tuple[int, bytes]]:
-        ask = (lambda *words: [self._kernel.ask(*words)]) if one else self._kernel.dump
-        found = []
-        messages = ask(SUBSYSTEM | kind, netlink.family_head(family) + request, "nf_tables %s" % field)[::-1]
-        while messages:  # none stays longer than it has to
-            message = messages.pop()
+    def _collect(self, kind: int, field: str, request: bytes = b"", family: int = 0, one: bool = False) -> None:
+        ask = (lambda *words: [self._kernel.ask(*words)]) if one else self._kernel.each
+        for message in ask(SUBSYSTEM | kind, netlink.family_head(family) + request, "nf_tables %s" % field):
             body = message.body[4:]
             length = struct.unpack_from("=H", body)[0]
             # The name of the table comes first in every message.
             owner = self._parts.setdefault((message.body[0], body[4:length]), {})
-            owner.setdefault(field, []).append(body)
-            found.append((message.body[0], body))
-        return found
+            owner.setdefault(field, Bodies()).append(body)
+
+    def _collected(self, field: str) -> t.List[t.Tuple[int, bytes]]:
+        return [(family, body) for (family, _name), fields in self._parts.items() for body in fields.get(field, ())]
 
     def _collect_sets(self, request: bytes = b"", family: int = 0) -> None:
-        for owner, body in self._collect(_GET_SET, "sets", request, family):
+        self._collect(_GET_SET, "sets", request, family)
+        for owner, body in self._collected("sets"):
             known = netlink.attributes(body)
             wanted = netlink.attribute(1, known[TABLE]) + netlink.attribute(ELEMENTS_SET, known[SET_NAME])
             numbered = _numbered(self._kernel, owner, known, wanted)
             if numbered is None:
                 self._collect(_GET_ELEMENT, "elements", wanted, owner)
-            else:
-                self._parts[(owner, known[TABLE])].setdefault("elements", []).extend(numbered)
+                continue
+            elements = self._parts[(owner, known[TABLE])].setdefault("elements", Bodies())
+            for element in numbered:
+                elements.append(element)
 
     def _collect_objects(self, family: int = 0) -> None:
         self._collect(_GET_OBJECT, "objects", family=family)
@@ -202,7 +241,7 @@ class _Reader:
 
     def _tables(self) -> t.Tuple[NftTable, ...]:
         return tuple(
-            NftTable(family, netlink.name(name), fields.pop("table")[0], **{k: tuple(v) for k, v in fields.items()})
+            NftTable(family, netlink.name(name), next(iter(fields.pop("table"))), **fields)
             for (family, name), fields in self._parts.items()
             if "table" in fields
         )
@@ -221,10 +260,10 @@ class _Reader:
             ]
             read = [self._part(*one) if one[-1] else self.one(*one) for one in asked]
             return tuple(one for one in read if one is not None)
-        chains = self._collect(GET_CHAIN, "chains")
+        self._collect(GET_CHAIN, "chains")
         self._collect_sets()
         self._collect_objects()
-        for family, request in _rule_requests(chains):
+        for family, request in _rule_requests(self._collected("chains")):
             self._collect(GET_RULE, "rules", request, family)
         return self._tables()
 
@@ -247,7 +286,7 @@ class _Reader:
         """Return one table; None if it is not there."""
         named = netlink.text(TABLE, name)
         try:
-            ((_family, table),) = self._collect(GET_TABLE, "table", named, family, one=True)
+            self._collect(GET_TABLE, "table", named, family, one=True)
         except netlink.KernelError as exc:
             if exc.code in netlink.NO_ANSWER:
                 raise
@@ -258,6 +297,7 @@ class _Reader:
             with contextlib.suppress(netlink.KernelError):
                 self._collect(GET_CHAIN, "chains", named + netlink.text(CHAIN_NAME, chain), family, one=True)
         parts = self._parts[(family, name.encode() + b"\0")]
+        (table,) = parts["table"]
         # The kernel counts what is in a table: chains, sets, objects.
         if netlink.number(netlink.attributes(table).get(_TABLE_USE)) != sum(
             len(parts.get(field, ())) for field in ("chains", "sets")
@@ -295,13 +335,15 @@ def _rule_requests(chains: t.Sequence[t.Tuple[int, bytes]]) -> t.Iterator[t.Tupl
     (nf_tables_dump_rules() in net/netfilter/nf_tables_api.c): 50,000 of one chain take twice as long. Asked for each
     chain, it answers each time: 42,000 rules in 21,000 chains take three times as long.
     """
-    known = [(family, netlink.attributes(body)) for family, body in chains]
     # The kernel counts the rules of a chain, and what jumps to it.
-    if sum(netlink.number(chain.get(CHAIN_USE)) for _family, chain in known) ** 2 <= _MANY_RULES * len(known):
+    if sum(netlink.number(netlink.value(body, CHAIN_USE)) for _family, body in chains) ** 2 <= _MANY_RULES * len(
+        chains
+    ):
         yield 0, b""
         return
-    for family, chain in known:
-        yield family, netlink.attribute(TABLE, chain[TABLE]) + netlink.attribute(RULE_CHAIN, chain[CHAIN_NAME])
+    for family, body in chains:
+        named = netlink.attribute(RULE_CHAIN, netlink.value(body, CHAIN_NAME))
+        yield family, netlink.attribute(TABLE, netlink.value(body, TABLE)) + named
 
 
 def write(table: NftTable) -> None:

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import errno
 import typing as t
 
+import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.netlink import KernelError, Message, Netlink
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,3 +51,36 @@ def test_flags_are_no_part_of_the_type() -> None:
 def test_damage_is_no_trap(data: bytes) -> None:
     netlink.attributes(data)
     list(netlink.pieces(data))
+
+
+_INTERRUPTED = 0x10
+_DONE = 3
+
+
+class _Kernel(Netlink):
+    """Answers dumps of one object each; the first ones are interrupted."""
+
+    def __init__(self, interrupted: int) -> None:
+        self.left = interrupted
+
+    def send(self, _messages: t.Sequence[Message], _flags: int) -> int:
+        self.left -= 1
+        return self.left
+
+    def receive(self) -> t.List[t.Tuple[int, int, Message]]:
+        flags = _INTERRUPTED if self.left >= 0 else 0
+        other = (0, self.left + 1, Message(7, b"other"))
+        return [other, (flags, self.left, Message(7, b"one")), (0, self.left, Message(_DONE, bytes(4)))]
+
+
+def test_a_dump_that_was_interrupted_begins_again() -> None:
+    assert _Kernel(2).dump(1, b"", "it") == [Message(7, b"one")]
+    with pytest.raises(netlink.NodeError, match="cannot read it: other programs keep changing them"):
+        _Kernel(2).dump(1, b"", "it", attempts=2)
+
+
+def test_the_objects_of_a_dump_as_they_come() -> None:
+    assert list(_Kernel(0).each(1, b"", "it")) == [Message(7, b"one")]
+    with pytest.raises(KernelError) as told:
+        list(_Kernel(1).each(1, b"", "it"))
+    assert told.value.code == errno.EINTR
