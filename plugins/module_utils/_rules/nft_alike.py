@@ -66,6 +66,9 @@ class _Choice(t.NamedTuple):
     name: bytes = b""
 
 
+#: A rule that looks up a number in a map: its place in the table, how many there are, and where they lead.
+_Drawn = t.Tuple[int, int, t.Dict[int, _Option]]
+
 #: What tells one address from another.
 Place = t.Callable[[End], t.Hashable]
 
@@ -88,17 +91,25 @@ class Ends:
                 self.found = {}
 
     def _find(self, shapes: _Shapes) -> None:
-        self._choices = [*self._of_xtables(shapes), *self._of_maps()]
+        drawn: t.Dict[bytes, _Drawn] = {}
+        by_share = False
+        for place, body in enumerate(self._table.rules):
+            by_share = by_share or _STATISTIC in body
+            found = _by_number(_expressions(body)) if _NUMGEN in body else None
+            if found is not None:
+                drawn[found[0]] = (place, found[1], {})
+        self._choices = [*(self._of_xtables(shapes) if by_share else ()), *(self._of_maps(drawn) if drawn else ())]
         led: t.Dict[bytes, int] = {}
         for choice in self._choices:
             for option in choice.options:
                 led[option.chain] = led.get(option.chain, 0) + 1
         lengths: t.Dict[bytes, int] = {}
         for body in self._table.chains if led else ():
-            chain = netlink.value(body, nf_tables.CHAIN_NAME)
-            if chain in led and not netlink.value(body, nf_tables.CHAIN_HOOK):
+            known = netlink.attributes(body)
+            chain = known.get(nf_tables.CHAIN_NAME, b"")
+            if chain in led and nf_tables.CHAIN_HOOK not in known:
                 # The kernel counts the rules of a chain, and what leads to it.
-                lengths[chain] = number(netlink.value(body, nf_tables.CHAIN_USE)) - led[chain]
+                lengths[chain] = number(known.get(nf_tables.CHAIN_USE)) - led[chain]
         for chain, bodies in self._by_chain() if lengths else ():
             owner = 0
             if len(bodies) == lengths.get(chain):
@@ -115,7 +126,7 @@ class Ends:
     def _of_xtables(self, shapes: _Shapes) -> t.Iterator[_Choice]:
         """Return rules behind each other that lead to chains by chance, the last of them perhaps in any case."""
         place = 0
-        for _chain, bodies in self._by_chain() if any(_STATISTIC in body for body in self._table.rules) else ():
+        for _chain, bodies in self._by_chain():
             options: t.List[_Option] = []
             for rule, body in enumerate(bodies, place):
                 if options or _STATISTIC in body:
@@ -129,14 +140,9 @@ class Ends:
                 yield _Choice(options)
             place += len(bodies)
 
-    def _of_maps(self) -> t.Iterator[_Choice]:
+    def _of_maps(self, drawn: t.Mapping[bytes, _Drawn]) -> t.Iterator[_Choice]:
         """Return maps without a name from the numbers that are drawn to chains."""
-        drawn: t.Dict[bytes, t.Tuple[int, int, t.Dict[int, _Option]]] = {}
-        for place, body in enumerate(self._table.rules):
-            found = _by_number(_expressions(body)) if _NUMGEN in body else None
-            if found is not None:
-                drawn[found[0]] = (place, found[1], {})
-        for body in self._table.elements if drawn else ():
+        for body in self._table.elements:
             name = netlink.value(body, nf_tables.ELEMENTS_SET)
             if name in drawn:
                 place, _modulus, options = drawn[name]

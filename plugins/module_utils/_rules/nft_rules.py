@@ -14,7 +14,7 @@ import typing as t
 
 from .._system import intervals, netlink, nf_tables, nft_expressions, xtables
 from .._system.backend_names import IPTABLES_NFT, NFTABLES
-from .._system.families import BY_NUMBER, FAMILIES, IPV4, IPV6, TCP
+from .._system.families import BY_NUMBER, FAMILIES, IPV4, IPV6, TCP, Family
 from .._system.intervals import Spans
 from .._system.netlink import number
 from .._system.nft_expressions import CT_KEYS, META_KEYS, Named
@@ -100,9 +100,14 @@ def read(table: nf_tables.NftTable, known: Known) -> t.Optional[RuleTable]:
         if not table.rules or nf_tables.filters_frames(table):
             return None
         return RuleTable(NFTABLES, table.title, {}, {}, (_BELOW[table.family],))
-    if known.family not in _FAMILIES.get(table.family, ()):
+    if not sees(table, known.family):
         return None
     return _Reader(table, known).read()
+
+
+def sees(table: nf_tables.NftTable, family: Family) -> bool:
+    """Return whether packets of a family come to a table behind those of links and bridges."""
+    return family in _FAMILIES.get(table.family, ())
 
 
 #: expressions that are hardly ever the same

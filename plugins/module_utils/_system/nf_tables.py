@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import itertools
 import re
 import struct
 import typing as t
@@ -112,14 +113,15 @@ class Bodies(t.Collection[bytes]):
         return any(body == one for one in self)
 
     def __iter__(self) -> t.Iterator[bytes]:
-        for compressed, lengths in self._compressed:
-            import zlib
+        return itertools.chain(itertools.chain.from_iterable(itertools.starmap(_apart, self._compressed)), self._last)
 
-            content, end = zlib.decompress(compressed), 0
-            for length in lengths:
-                begin, end = end, end + length
-                yield content[begin:end]
-        yield from self._last
+
+def _apart(compressed: bytes, lengths: t.Sequence[int]) -> t.Iterator[bytes]:
+    import zlib
+
+    ends = [0, *itertools.accumulate(lengths)]
+    content = zlib.decompress(compressed, zlib.MAX_WBITS, ends[-1])
+    return map(content.__getitem__, map(slice, ends, ends[1:]))
 
 
 class NftTable(t.NamedTuple):
@@ -211,12 +213,13 @@ class _Reader:
 
     def _collect(self, kind: int, field: str, request: bytes = b"", family: int = 0, one: bool = False) -> None:
         ask = (lambda *words: [self._kernel.ask(*words)]) if one else self._kernel.each
-        for message in ask(SUBSYSTEM | kind, netlink.family_head(family) + request, "nf_tables %s" % field):
-            body = message.body[4:]
-            length = struct.unpack_from("=H", body)[0]
-            # The name of the table comes first in every message.
-            owner = self._parts.setdefault((message.body[0], body[4:length]), {})
-            owner.setdefault(field, Bodies()).append(body)
+        head, bodies = b"none", Bodies()
+        for _kind, body in ask(SUBSYSTEM | kind, netlink.family_head(family) + request, "nf_tables %s" % field):
+            if not body.startswith(head):
+                # The name of the table comes first in every message.
+                head = body[: 4 + struct.unpack_from("=H", body, 4)[0]]
+                bodies = self._parts.setdefault((body[0], head[8:]), {}).setdefault(field, Bodies())
+            bodies.append(body[4:])
 
     def _collected(self, field: str) -> t.List[t.Tuple[int, bytes]]:
         return [(family, body) for (family, _name), fields in self._parts.items() for body in fields.get(field, ())]
@@ -487,13 +490,14 @@ def base_chain(known: netlink.Attributes) -> t.Optional[NftBaseChain]:
 
 def filled_sets(table: NftTable) -> t.Set[str]:
     """Return the sets of a table that its rules fill."""
-    found = set()
-    for body in table.rules:
-        if b"dynset\0" in body:
-            for name, data in nft_expressions.of_rule(netlink.attributes(body).get(RULE_EXPRESSIONS, b"")):
-                if name == "dynset":
-                    found.add(netlink.name(data.get("set_name", b"")))
-    return found
+    return {name for body in table.rules for name in _filled(body)}
+
+
+def _filled(rule: bytes) -> t.Iterator[str]:
+    if b"dynset\0" in rule:
+        for name, data in nft_expressions.of_rule(netlink.value(rule, RULE_EXPRESSIONS)):
+            if name == "dynset":
+                yield netlink.name(data.get("set_name", b""))
 
 
 def is_timed(table: NftTable) -> bool:
@@ -512,14 +516,15 @@ def lasting(table: NftTable) -> t.Iterator[bytes]:
     for body in table.objects:
         counts = netlink.attributes(body)[OBJECT_TYPE] == _COUNTER_OBJECT
         yield netlink.only(body, _OBJECT_KEEPS - {_OBJECT_DATA} if counts else _OBJECT_KEEPS)
-    filled = filled_sets(table)
+    filled: t.Set[str] = set()
+    for body in table.rules:
+        filled.update(_filled(body))
+        yield _counted_pattern().sub(b"", netlink.only(body, _RULE_KEEPS))
     for name, bodies in _elements(table).items():
         if netlink.name(name) not in filled:
             listed = (piece for body in bodies for piece in netlink.pieces(netlink.attributes(body)[ELEMENTS]))
             yield name
             yield from sorted(_counted_pattern().sub(b"", whole) for _kind, _value, whole in listed)  # in no order
-    for body in table.rules:
-        yield _counted_pattern().sub(b"", netlink.only(body, _RULE_KEEPS))
 
 
 def put_first(table: NftTable) -> None:

@@ -113,11 +113,13 @@ def _without_pods(found: t.Mapping[Spans, t.Sequence[str]], family: Family) -> t
 
 def _nft(table: nf_tables.NftTable, known: Known) -> t.Optional[RuleTable]:
     """Return the rules of a table that are in chains of such programs, and in POSTROUTING."""
-    names = (netlink.attributes(body)[nf_tables.CHAIN_NAME] for body in table.chains)
+    if not nft_rules.sees(table, known.family):
+        return None
+    names = (netlink.value(body, nf_tables.CHAIN_NAME) for body in table.chains)
     theirs = {name for name in names if _keeps_guests(table.name, netlink.name(name))}
     if not theirs:
         return None
-    rules = (body for body in table.rules if netlink.attributes(body)[nf_tables.RULE_CHAIN] in theirs)
+    rules = (body for body in table.rules if netlink.value(body, nf_tables.RULE_CHAIN) in theirs)
     return nft_rules.read(table._replace(rules=tuple(rules)), known)
 
 

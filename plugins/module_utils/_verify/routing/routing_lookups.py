@@ -231,6 +231,10 @@ class Lookups:
         for selector in self._selectors:
             yield from (selector.source, selector.destination)
 
+    def starts(self) -> t.Set[int]:
+        """Return the addresses from which on the tables may have something else."""
+        return {start for table in self._tables for start in self._partition(table).starts}
+
     def entries(self, address: int) -> t.Tuple[int, ...]:
         """Return what the tables have for an address: numbers that are equal where they have the same."""
         return tuple(id(self._partition(table).of(address)) for table in self._tables)

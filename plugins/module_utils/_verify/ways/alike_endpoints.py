@@ -77,9 +77,15 @@ def _place(ends: t.Sequence[Ends], lookups: Lookups, compared: t.Iterable[t.Opti
     for form, address in {(id(end.form), end.address) for one in ends for end in one.found.values()}:
         forms[address] = tuple(sorted((*forms.get(address, ()), form)))
 
+    starts = sorted(lookups.starts().union(edges))
+    cells: t.Dict[int, t.Hashable] = {}
+
     def place(end: End) -> t.Hashable:
         address = end.address
-        return bisect.bisect_right(edges, address), lookups.entries(address), forms[address]
+        cell = bisect.bisect_right(starts, address)
+        if cell not in cells:
+            cells[cell] = (bisect.bisect_right(edges, address), lookups.entries(address))
+        return cells[cell], forms[address]
 
     return place
 
