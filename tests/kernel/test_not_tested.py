@@ -189,6 +189,9 @@ _MARKS = "chain g { type filter hook prerouting priority -150; meta mark set ip 
 _EARLY = "type filter hook prerouting priority -150;"
 _INGRESS = "type filter hook ingress device pods priority 0;"
 _HIDES = "chain c { type nat hook postrouting priority 90; meta mark 0x77 masquerade; }"
+_FOLLOWS = "iptables-nft -t mangle -A PREROUTING "
+_BEHIND = "type filter hook postrouting priority 150;"
+_OTHER = "ip saddr set 192.0.2.200"
 UNSEEN = {
     "RELATED": ("iptables-nft -t nat -I POSTROUTING -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",),
     "ct state": ("nft add table ip o { chain c { %s ct state related masquerade; }; }" % _LATE,),
@@ -203,6 +206,24 @@ UNSEEN = {
     "a copy, legacy": ("iptables-legacy -t mangle -A PREROUTING -j TEE --gateway 198.51.100.9",),
     "a copy of all": ("nft add table ip o { chain c { %s dup to 198.51.100.9; }; }" % _EARLY,),
     "a copy from the link": ("nft add table netdev o { chain c { %s dup to eth0; }; }" % _INGRESS,),
+    "a copy of what follows": (_FOLLOWS + "-m conntrack --ctstate ESTABLISHED -j TEE --gateway 198.51.100.9",),
+    "a copy of what follows, legacy": (
+        _FOLLOWS.replace("nft", "legacy") + "-m state --state ESTABLISHED -j TEE --gateway 198.51.100.9",
+    ),
+    "a copy of marked connections": (
+        "iptables-nft -t mangle -A POSTROUTING -j CONNMARK --set-mark 1",
+        _FOLLOWS + "-m connmark --mark 1 -j TEE --gateway 198.51.100.9",
+    ),
+    "a chain of what follows": (
+        "iptables-nft -t mangle -N X",
+        "iptables-nft -t mangle -A X -j TEE --gateway 198.51.100.9",
+        _FOLLOWS + "-m conntrack --ctstate ESTABLISHED -j X",
+    ),
+    "what follows, by status": ("nft add table ip o { chain c { %s ct status seen-reply %s; }; }" % (_BEHIND, _OTHER),),
+    "what follows, behind what accepts": (
+        "nft add table ip o { chain x { %s; }; chain c { %s ct state vmap { new : accept, established : jump x }; }; }"
+        % (_OTHER, _BEHIND),
+    ),
     "a rate": (_MASQUERADED + " -m limit --limit 1/hour",),
     "a rate of nft": ("nft add table ip o { chain c { %s limit rate 1/hour masquerade; }; }" % _LATE,),
 }
@@ -231,6 +252,11 @@ FILTERS = {
         "meta l4proto tcp accept; icmp type { destination-unreachable, time-exceeded } accept; }; }",
     ),
     "bridged": ("iptables-nft -A FORWARD -m physdev --physdev-is-bridged -j ACCEPT", _ALONE),
+    "a chain of what follows": (
+        "iptables-nft -N X",
+        "iptables-nft -A X -j ACCEPT",
+        "iptables-nft -A FORWARD -m conntrack --ctstate ESTABLISHED -j X",
+    ),
     "owner": ("iptables-nft -A OUTPUT -m owner --uid-owner 0 -j ACCEPT", "iptables-nft -P OUTPUT DROP"),
     "RELATED": ("iptables-nft -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", _ALONE),
     "rpfilter": (

@@ -457,13 +457,14 @@ class _Reader:
         if first == last and len(plan) == 1 and plan[0].field == "ct state":
             order: t.Any = "big" if plan[0].big else "little"
             wanted = int.from_bytes(first, order) << plan[0].shift ^ plan[0].flip
-            self.reading.any_of(of_states(plan[0].mask, wanted, inverted))
+            self.reading.of_connection(of_states(plan[0].mask, wanted, inverted))
             return
         try:
             found = self.values.conditions(plan, first, last)
             if first != last and len(plan) > 1:
                 raise UnknownError("a range over several fields")
-            self.reading.any_of([] if found is None else [found], inverted)
+            narrow = self.reading.of_connection if _is_tracked(plan) else self.reading.any_of
+            narrow([] if found is None else [found], inverted)
         except UnknownError as exc:
             self.reading.not_known(str(exc))
 
@@ -565,7 +566,9 @@ class _Reader:
                 drawn.append(_number(cells, one.first, one.last))
             elif one.first is not None and plan is not None:
                 made = self.values.conditions(plan, one.first, one.last)
-            if made is None:
+            if made is None or not all(made.values()):
+                if one.verdict is not None and _is_tracked(plan):
+                    self.reading.act_later(one.verdict)
                 continue
             if key is not None:
                 made[key] = one.verdict if key == "@verdict" else one.data
@@ -703,6 +706,11 @@ class _Reader:
         name = netlink.name(data.get("name", b""))
         if xt_rules.target(self.reading, name, number(data.get("rev")), data.get("info", b""), self.known):
             self.aware = True
+
+
+def _is_tracked(plan: t.Optional[t.Sequence[Piece]]) -> bool:
+    """Return whether conntrack knows one of the fields."""
+    return any(piece.field[:3] == "ct " for piece in plan or ())
 
 
 def _number(cells: t.Sequence[Cell], first: bytes, last: bytes) -> t.Tuple[int, int]:

@@ -16,6 +16,7 @@ from .rules import (
     ALL_BITS,
     BY_TEMPLATE,
     CONTINUE,
+    CT_MARK,
     DECIDED,
     DNAT,
     GOTO,
@@ -41,6 +42,7 @@ from .rules import (
     RuleTable,
     Test,
     behind,
+    does_unknown,
     reachable,
 )
 
@@ -56,6 +58,7 @@ UNREADABLE = "it cannot be read"
 _CONNTRACK = -200
 _LATE = "a rule that acts on conntrack, in a chain before and after it"
 _EARLY = "what conntrack knows, matched before it sees the packet"
+_BEHIND_FIRST = "what packets behind the first one of a connection meet"
 _TESTED_AND_CHANGED = "a value that the rule tests and changes"
 #: echo requests of ICMP
 _NO_PORTS = "bytes of a packet that has no ports"
@@ -128,6 +131,10 @@ class Reading:
     def __init__(self, family: Family) -> None:
         self.family = family
         self.alternatives: t.List[Conditions] = [{}]
+        #: those of packets behind the first one of a connection, where it fulfils none itself
+        self.later: t.List[Conditions] = []
+        #: what becomes of those
+        self.later_rules: t.List[Rule] = []
         self.exclusions: t.Tuple[Conditions, ...] = ()
         self.unknown: t.Tuple[str, ...] = ()
         self.chance = False
@@ -190,6 +197,13 @@ class Reading:
             return
         merged = (both(one, other) for one in self.alternatives for other in alternatives)
         self.alternatives = [one for one in merged if one is not None]
+
+    def of_connection(self, alternatives: t.Sequence[Conditions], inverted: bool = False) -> None:
+        """Add conditions as ``any_of`` does, about what conntrack knows: packets that follow may fulfil them."""
+        before = self.alternatives
+        self.any_of(alternatives, inverted)
+        if not self.alternatives:
+            self.later = self.later or before
 
     @staticmethod
     def _joined(key: t.Any, alternatives: t.Sequence[Conditions]) -> t.Any:
@@ -255,6 +269,8 @@ class Reading:
 
     def act(self, acts: Acts) -> None:
         """Do something with the packets that fulfil the conditions so far."""
+        if isinstance(acts, RuleAction) and not self.alternatives and self.later:
+            self.act_later(acts)
         exhaustive = self.exhaustive and not self.history
         self.statements.append(
             Statement(self.alternatives, self.exclusions, self.unknown, self.chance, exhaustive, self.history, acts)
@@ -274,9 +290,25 @@ class Reading:
         self.not_known(reason)
         self.act(RuleAction(CONTINUE))
         self.unknown = before
+        first = self.alternatives
+        wider = [{key: one[key] for key in one if key[0] != CT_MARK} for one in first or self.later]
+        if wider != first:
+            self.act_later(_NOTHING, wider, (reason,))
+
+    def act_later(
+        self, action: RuleAction, alternatives: t.Sequence[Conditions] = (), unknown: t.Tuple[str, ...] = ()
+    ) -> None:
+        """Do something with packets behind the first one of a connection alone."""
+        matches = map(match_of, alternatives or [{}])
+        branches = tuple(Branch(match, action) for match in matches if match is not None)
+        self.later_rules.append(Rule(0, branches, unknown, later=True))
 
     def rules(self, chain: str, number: int) -> t.Tuple[t.List[Rule], t.Dict[str, t.Tuple[Rule, ...]]]:
         """Return what was read as rules, and chains that only they lead to."""
+        found, behind_them = self._rules(chain, number)
+        return [*(rule._replace(number=number) for rule in self.later_rules), *found], behind_them
+
+    def _rules(self, chain: str, number: int) -> t.Tuple[t.List[Rule], t.Dict[str, t.Tuple[Rule, ...]]]:
         statements = self.statements
         if not statements:
             return [Rule(number, ())], {}
@@ -480,6 +512,10 @@ def finished(
     :param aware: whether a rule has an action or a condition whose meaning depends on the hook.
     """
     table = RuleTable(backend, title, base, chains, tuple(dict.fromkeys(unknown)))
+    for name, members in chains.items():
+        if any(rule.later for rule in members):
+            first = (_met_later(table, rule) for rule in members if rule.later)
+            chains[name] = (*first, *(rule for rule in members if not rule.later))
     if not aware:
         return table
     early: t.Dict[str, t.Set[bool]] = {}
@@ -488,6 +524,18 @@ def finished(
             early.setdefault(name, set()).add(known.hook in (PREROUTING, OUTPUT) and known.priority < _CONNTRACK)
     placed = {name: tuple(_place(rule, early.get(name, set())) for rule in members) for name, members in chains.items()}
     return table._replace(chains=placed)
+
+
+def _met_later(table: RuleTable, rule: Rule) -> Rule:
+    """Return a rule that no first packet meets as one that every packet may meet; or nothing if it only leads on.
+
+    It stands in front, as first packets may end at what those behind them pass.
+    """
+    if does_unknown(rule):
+        return rule
+    led = {name for branch in rule.branches if branch.action.chain for name in reachable(table, branch.action.chain)}
+    unknown = any(does_unknown(one) for name in led for one in table.chains.get(name, ()))
+    return Rule(rule.number, (Branch(_EMPTY, _NOTHING),) if unknown else (), (_BEHIND_FIRST,) if unknown else ())
 
 
 _CONNTRACK_VALUES = frozenset((UNTRACKED, RELATED, "ct mark", "dnat"))

@@ -140,6 +140,8 @@ class Rule(t.NamedTuple):
     chance: bool = False
     exhaustive: bool = False
     history: t.Tuple[str, ...] = ()
+    #: whether packets behind the first one of a connection meet it, and no first one
+    later: bool = False
 
 
 #: hooks of netfilter (linux/netfilter.h)

@@ -303,7 +303,7 @@ def _conntrack(reading: Reading, revision: int, info: bytes, known: Known) -> No
         rest.never()
     if asked & _NOT_KNOWN:
         reading.not_known("how answers come, or how long conntrack keeps a connection")
-    reading.any_of([*rest.alternatives, *untracked])
+    reading.of_connection([*rest.alternatives, *untracked])
 
 
 def _of_states(mask: int, inverted: bool) -> t.Tuple[t.List[Conditions], t.List[Conditions]]:
@@ -325,7 +325,7 @@ def _of_states(mask: int, inverted: bool) -> t.Tuple[t.List[Conditions], t.List[
 def _state(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
     (mask,) = struct.unpack_from("=I", info)
     tracked, untracked = _of_states(mask & 0x3F | (STATE_UNTRACKED if mask & _OLD_UNTRACKED else 0), False)
-    reading.any_of([*tracked, *untracked])
+    reading.of_connection([*tracked, *untracked])
 
 
 def _mark(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:

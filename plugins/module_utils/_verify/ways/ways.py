@@ -101,7 +101,7 @@ _TIED = 3
 #: How many rules a chain has at most that gives one destination: one for packets that it gives back, and that one.
 _OF_END = 2
 #: what a Rule has behind its branches if nothing but these decides
-_PLAIN = ((), False, False, ())
+_PLAIN = ((), False, False, (), False)
 _NAMES = {
     MARK: "a mark that is not known",
     CT_MARK: "a mark of a connection that is not known",
