@@ -10,7 +10,7 @@ import typing as t
 import warnings
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends, nftables_ruleset
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backend_choice, nftables_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects import Effects, unseen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_rule
@@ -84,8 +84,8 @@ def test_every_option_is_known_here() -> None:
 
 
 def test_the_policy_has_the_registered_backends_as_choices() -> None:
-    assert BACKENDS == ("auto", *(kind.name for kind in backends.BACKENDS))
-    assert {exemption for kind in backends.BACKENDS for exemption in kind.exemptions} == set(EXEMPTIONS)
+    assert BACKENDS == ("auto", *(kind.name for kind in backend_choice.BACKENDS))
+    assert {exemption for kind in backend_choice.BACKENDS for exemption in kind.exemptions} == set(EXEMPTIONS)
 
 
 @pytest.mark.parametrize("name", OTHERS)
