@@ -22,7 +22,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_ru
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.rule_owners import OWNERS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import config_file
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
-    DEFAULTS,
     POLICY_OPTIONS,
     RESERVED_CIDRS,
     build,
@@ -126,18 +125,6 @@ def test_symptoms_are_told_in_words_that_are_printed(row: t.List[str]) -> None:
                 assert part in names or any(part in text for text in TEXTS), part
 
 
-def test_policy_table_has_every_key_with_its_default() -> None:
-    table = {}
-    for row in rows(OPTIONS, "## Policy"):
-        names = re.findall(r"`(\w+)`", row[0])
-        table[names[0], names[-1]] = row[1]
-    assert set(table) == {(key.name, key.key) for key in POLICY_OPTIONS}
-    for key in POLICY_OPTIONS:
-        default = table[key.name, key.key]
-        if key.name in DEFAULTS and DEFAULTS[key.name] != ():
-            assert yaml.safe_load(default.strip("`")) == DEFAULTS[key.name]
-
-
 @pytest.mark.parametrize("name", [option.name for option in POLICY_OPTIONS if option.type == "list"])
 def test_what_an_empty_list_means_is_said_of_each(name: str) -> None:
     fragment = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"][name]["description"]
@@ -217,13 +204,6 @@ def test_usual_directories_are_those_that_the_role_reads() -> None:
     variables = yaml.safe_load((location() / "roles/ip_masq_windows/vars/main.yml").read_text(encoding="utf-8"))
     for path in variables["ip_masq_windows__usual_paths"]:
         assert "`%s`" % path in WINDOWS
-
-
-def test_metrics_are_those_that_are_written() -> None:
-    listed = set(
-        re.findall(r"\bip_masq_agent_\w+", " ".join(row[0] for row in rows(OPERATIONS, "With `ip_masq_agent_metrics")))
-    )
-    assert listed == METRICS
 
 
 def test_states_of_a_fleet_are_those_that_are_printed() -> None:
@@ -436,18 +416,6 @@ def test_every_command_is_executed_by_a_test_or_there_is_a_reason() -> None:
         tree = ast.parse((ROOT / test).read_text(encoding="utf-8"))
         literals = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         assert command in literals, "%s does not execute it: %s" % (test, command)
-
-
-def test_the_prompts_of_a_user_and_of_root_are_commands() -> None:
-    page = (
-        "```console\n$ one --flag   # why\nprinted\n# two \\\n    --more\n$ three '[\n  1]'\nprinted\n```\n"
-        "```text\n# a heading\n```\n"
-    )
-    assert list(documented.of_page(page, "page")) == [
-        documented.Command("page:2", "one --flag", ["printed"]),
-        documented.Command("page:4", "two --more", []),
-        documented.Command("page:6", "three '[ 1]'", ["printed"]),
-    ]
 
 
 def test_patches_are_patches() -> None:
