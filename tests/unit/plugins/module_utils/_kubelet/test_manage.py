@@ -20,7 +20,6 @@ from support import kubelet_distributions as made
 from support.kubelet_node import KubeletNode, make_node, make_options
 
 SET = "--non-masquerade-cidr=0.0.0.0/0"
-OLD = "--non-masquerade-cidr=10.0.0.0/8"
 KUBENET = "--network-plugin=kubenet"
 RULE = (
     '-A POSTROUTING ! -d 10.0.0.0/8 -m comment --comment "kubenet: SNAT for outbound traffic from cluster" '
@@ -178,14 +177,6 @@ def test_flag_supported_with_kubenet(node: KubeletNode, tmp_path: Path) -> None:
     assert settled(node).decision == "already_set"
 
 
-def test_flag_supported_with_kubenet_and_another_value(node: KubeletNode) -> None:
-    path = made.kubeadm(node, "1.23.17", "KUBELET_EXTRA_ARGS=%s --v=3 %s\n" % (OLD, OLD), flags=KUBENET)
-    start(node)
-    assert go(node).decision == "set"
-    assert node.read(path) == b"KUBELET_EXTRA_ARGS=--v=3 %s\n" % SET.encode()
-    settled(node)
-
-
 def test_kubenet_on_a_kubespray_node_is_left_to_the_operator(node: KubeletNode) -> None:
     made.kubespray(node, "1.23.17", KUBENET)
     start(node)
@@ -298,11 +289,6 @@ def test_a_leftover_rule_is_deleted_where_kubenet_does_not_run(node: KubeletNode
     assert report.returned == checked.returned and report.returned["diff"][0]["before"] == RULE + "\n"
     assert node.restarts() == []
     settled(node)
-
-
-def test_a_leftover_rule_is_deleted_where_there_is_no_kubelet(node: KubeletNode) -> None:
-    node.postrouting.append(RULE)
-    assert go(node).changed and node.postrouting == [OTHER]
 
 
 def test_a_leftover_rule_stays_while_the_old_process_runs(node: KubeletNode) -> None:
@@ -544,24 +530,10 @@ def test_a_kubelet_that_keeps_failing_is_not_asked_first(node: KubeletNode) -> N
 # Odd files: a clear message, and nothing changed.
 
 
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        (
-            b'KUBELET_EXTRA_ARGS="--v=2\n',
-            "line 1: unterminated quote; file unchanged",
-        ),
-        (b"KUBELET_EXTRA_ARGS=--v=2 '--x\n", "ends inside a quoted argument"),
-        (b"KUBELET_EXTRA_ARGS=--non-masquerade-cidr\n", "--non-masquerade-cidr has no value"),
-        (b"KUBELET_EXTRA_ARGS=\xff\n", "is not UTF-8 text"),
-        (b"# see \\\nKUBELET_EXTRA_ARGS=--v=2\n", "comment that ends in a backslash"),
-        (b"KUBELET_EXTRA_ARGS=-- x\n", "cannot be changed without changing other arguments"),
-    ],
-)
-def test_malformed_files(node: KubeletNode, text: bytes, said: str) -> None:
-    made.kubeadm(node, "1.23.17", text, flags=KUBENET)
-    refused(node, ConfigError, said)
-    refused(node, ConfigError, said, check=True)
+def test_a_malformed_file(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", b'KUBELET_EXTRA_ARGS="--v=2\n', flags=KUBENET)
+    for check in (False, True):
+        refused(node, ConfigError, "line 1: unterminated quote; file unchanged", check=check)
 
 
 def test_an_edit_by_another_program_is_kept(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
