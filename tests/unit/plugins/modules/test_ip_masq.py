@@ -217,21 +217,7 @@ def test_a_config_file_is_the_policy_and_its_notes_are_warnings(machine: Machine
     assert warning.startswith(os.uname().nodename + ": ") and warning.endswith("nonMasqueradeCIDRs")
 
 
-def test_one_familys_failure_is_returned_with_what_the_other_did(machine: Machine) -> None:
-    machine.broken.add((NFT, "ipv6"))
-    result = run(enable_ipv6=True)
-    assert result["failed"] is True and result["changed"] is True
-    assert result["msg"].startswith("ipv6: ") and list(result["families"]) == ["ipv4"]
-
-
 def test_other_rules_that_affect_exempt_traffic_are_warnings(machine: Machine) -> None:
     machine.put(NFT, "ipv4", POSTROUTING=["-o eth1 -j MASQUERADE"])
     (warning,) = [text for text in run()["warnings"] if "before the jump" in text]
     assert warning.startswith(os.uname().nodename + ": ") and "-o eth1 -j MASQUERADE" in warning
-
-
-def test_values_from_the_command_line_do_as_well(machine: Machine) -> None:
-    result = run(non_masquerade_cidrs="10.0.0.0/8,192.168.0.0/16", masq_link_local="yes", to_ports="1024-2048,4096")
-    rules = result["families"]["ipv4"]["rules"]
-    assert [rule.split()[3] for rule in rules if "-d" in rule] == ["10.0.0.0/8", "192.168.0.0/16"]
-    assert len([rule for rule in rules if "--to-ports" in rule]) == 6

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from support import engine, random_policies
 from support.nat import Nat
 from support.nat_rules import target
-from support.random_policies import CHAIN, JUMP, World
+from support.random_policies import CHAIN, World
 
 WANTED = from_config(build({}), IPV4)
 KUBE = '-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING'
@@ -214,17 +214,6 @@ def test_a_kernel_that_does_not_keep_a_rule_gets_its_previous_state_back(world: 
         assert nat.chains == before
     else:
         random_policies.assert_holds(nat.chains, world.policy, world.family)
-
-
-@pytest.mark.parametrize(
-    "lost, named", [("-j MASQUERADE", "-j MASQUERADE"), ("-d 10.0.0.0/8", "-d 10.0.0.0/8"), (JUMP, CHAIN)]
-)
-def test_the_error_names_what_the_kernel_did_not_keep(lost: str, named: str) -> None:
-    nat = Nat(chains={"POSTROUTING": [KUBE], "KUBE-POSTROUTING": []})
-    nat.loses = lambda rule: lost in rule
-    with pytest.raises(NodeError, match="did not keep .*%s.*a kernel module may be missing" % named):
-        converge(engine.backend(nat), WANTED)
-    assert nat.chains == Nat(chains={"POSTROUTING": [KUBE], "KUBE-POSTROUTING": []}).chains
 
 
 def test_a_write_that_cannot_be_verified_does_not_claim_that_nothing_happened() -> None:

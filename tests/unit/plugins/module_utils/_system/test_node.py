@@ -10,34 +10,12 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backend_choice
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.iptables_tool import find_tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Tool
 from support.machine import LEGACY, NFT, Machine
 
 IN_USE = "-j KUBE-SERVICES"
-
-
-@pytest.mark.parametrize("family", [IPV4, IPV6])
-@pytest.mark.parametrize(
-    "table, chain",
-    [("nat", "PREROUTING"), ("nat", "POSTROUTING"), ("filter", "FORWARD"), ("filter", "INPUT"), ("mangle", "OUTPUT")]
-    + [("raw", "PREROUTING"), ("security", "OUTPUT")],
-)
-def test_else_rules_in_a_legacy_table_mean_legacy(machine: Machine, family: str, table: str, chain: str) -> None:
-    machine.legacy_tables[family] = [table]
-    if table == "nat":
-        machine.put(LEGACY, family, **{chain: ["-j RETURN"]})
-    else:
-        machine.elsewhere[LEGACY, family, table, chain] = [IN_USE]
-    assert machine.choose("auto") == LEGACY
-
-
-def test_a_node_that_used_legacy_stays_there_until_something_points_to_nft(machine: Machine) -> None:
-    assert machine.choose("auto", used_before=LEGACY) == LEGACY
-    assert machine.choose("auto", used_before=NFT) == NFT
-    machine.elsewhere[NFT, IPV4, "mangle", "KUBE-KUBELET-CANARY"] = []
-    assert machine.choose("auto", used_before=LEGACY) == NFT
 
 
 def test_a_hint_in_legacy_is_no_hint_for_nft(machine: Machine) -> None:
@@ -96,23 +74,12 @@ def test_a_variant_asked_for_and_not_there_is_refused_with_what_there_is(machine
         machine.choose(LEGACY)
 
 
-def test_where_there_is_no_iptables_nftables_needs_no_program(machine: Machine) -> None:
-    machine.remove("-nft", "-legacy")
-    assert machine.choose("auto") == "nftables" and machine.asked == []
-
-
 @pytest.mark.parametrize("asked_for", [NFT, LEGACY])
 def test_no_iptables_at_all_is_refused_saying_what_to_install(machine: Machine, asked_for: str) -> None:
     machine.remove("-nft", "-legacy")
     with pytest.raises(NodeError, match="install"):
         machine.choose(asked_for)
     assert machine.asked == []
-
-
-def test_looking_writes_nothing_and_makes_no_table(machine: Machine) -> None:
-    for asked_for in ("auto", NFT, LEGACY):
-        machine.choose(asked_for)
-    assert machine.writes() == [] and machine.legacy_tables == {"ipv4": [], "ipv6": []}
 
 
 def test_places_beside_a_chain_need_iptables(machine: Machine) -> None:
