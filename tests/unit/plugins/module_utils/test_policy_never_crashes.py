@@ -21,74 +21,10 @@ from hypothesis import strategies as st
 from support import random_policies
 
 #: Pieces from which grammars are made, so that random text gets past the first character.
-PIECES = [
-    "10.0.0.0",
-    "/8",
-    "::",
-    "fc00",
-    "ffff",
-    ".",
-    "-",
-    "+",
-    "0",
-    "1",
-    "9",
-    "s",
-    "ms",
-    "h",
-    "65535",
-    ",",
-    "%",
-    '"',
-    "\\",
-]
-PIECES += [
-    "-A",
-    "-d",
-    "-p",
-    "-m",
-    "-j",
-    "-g",
-    "!",
-    "comment",
-    "--comment",
-    "statistic",
-    "--mode",
-    "random",
-    "MASQUERADE",
-]
-PIECES += [
-    "--probability",
-    "--to-ports",
-    "--random-fully",
-    "addrtype",
-    "--dst-type",
-    "LOCAL",
-    "RETURN",
-    "inf",
-    "nan",
-    "1e999",
-]
-PIECES += [
-    " ",
-    "\n",
-    "\t",
-    "\0",
-    "{",
-    "}",
-    "[",
-    "]",
-    ":",
-    "#",
-    "&a",
-    "*a",
-    "!!int",
-    "<<",
-    "? ",
-    "|",
-    "---",
-    "nonMasqueradeCIDRs",
-]
+PIECES = [" ", "\n", "\t", "\0", "? "]
+PIECES += '10.0.0.0 /8 :: fc00 ffff . - + 0 1 9 s ms h 65535 , % " \\ -A -d -p -m -j -g ! comment --comment'.split()
+PIECES += "statistic --mode random MASQUERADE --probability --to-ports --random-fully addrtype --dst-type LOCAL".split()
+PIECES += "RETURN inf nan 1e999 { } [ ] : # &a *a !!int << | --- nonMasqueradeCIDRs".split()
 
 text = st.text() | st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 spaced = text | st.lists(st.sampled_from(PIECES), max_size=14).map(" ".join)
