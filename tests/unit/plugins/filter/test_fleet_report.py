@@ -108,7 +108,7 @@ def test_the_page_shows_the_table_of_its_fleet() -> None:
 
 
 _TEXT = st.text(max_size=30) | st.sampled_from(
-    ["<script>alert(1)</script>", "=1+1", "\x1b[2J", "a\nb", "&lt;", "{{ 7 }}"]
+    ["<script>alert(1)</script>", "=1+1", "\x1b[2J", "a\nb", "&lt;", "{{ 7 }}", '" onclick="x', "</style></td>"]
 )
 _REPORTS = st.fixed_dictionaries(
     {},
@@ -159,26 +159,10 @@ def test_tables_and_files_hold_whatever_nodes_answer(answers: t.Dict[str, t.Any]
     assert len(json.loads(found["files"]["report.json"])["hosts"]) == len(answers)
     page = Page(found["files"]["report.html"])
     assert not page.tags & {"script", "img", "link", "iframe", "object", "form", "input"}
+    assert not [name for name, _value in page.attributes if name.startswith("on")]
     rows = list(csv.reader(io.StringIO(found["files"]["report.csv"], newline="")))
     assert len(rows) == len(answers) + 1 and {len(row) for row in rows} == {len(rows[0])}
     assert not [cell for row in rows for cell in row if cell[:1] and cell[0] in "=+-@\t\r\n"]
-
-
-HOSTILE = '<script>alert("x")</script>'
-
-
-def test_text_of_nodes_is_no_markup() -> None:
-    notes = ["<img src=x onerror=alert(1)>", "</style><script>"]
-    answers = {
-        HOSTILE: asked({"version": "<b>1</b>", "policy_hash": '" onclick="x', "notes": notes}),
-        "n2": {"unreachable": True, "msg": "</td></table>" + HOSTILE},
-    }
-    text = reported(answers)["files"]["report.html"]
-    page = Page(text)
-    assert "script" not in page.tags and "img" not in page.tags and "b" in page.tags, "the tiles have one"
-    assert "<b>1</b>" not in re.sub(r"<a .*?</a>", "", text)
-    assert not [name for name, _value in page.attributes if name.startswith("on")]
-    assert HOSTILE in "".join(page.text) and "</td></table>" + HOSTILE in "".join(page.text), "and is shown as it is"
 
 
 def test_the_page_has_all_nodes_and_loads_nothing(large: t.Dict[str, t.Any]) -> None:
@@ -288,13 +272,6 @@ def test_json_is_for_programs(large: t.Dict[str, t.Any]) -> None:
     assert (
         broken["traits"]["verification"] == ["matches the policy"] and broken["verified_at"] == "2026-11-21 04:00 UTC"
     )
-
-
-def test_csv_is_for_spreadsheets(large: t.Dict[str, t.Any]) -> None:
-    rows = list(csv.DictReader(io.StringIO(large["files"]["report.csv"], newline="")))
-    assert len(rows) == 3004 and rows[0]["state"] == "unreachable" and rows[-1]["state"] == "in sync"
-    (drifted,) = [row for row in rows if row["host"] == "node0700.fra1.example"]
-    assert drifted["reason"].startswith("pending changes") and drifted["agent"] == "0.1.0"
 
 
 def with_policy(digest: str, **policy: t.Any) -> t.Dict[str, t.Any]:
