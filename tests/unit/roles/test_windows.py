@@ -123,15 +123,6 @@ def test_a_misspelled_variable_is_refused_before_a_node_is_touched(nodes: Nodes)
     assert {host: nodes.files(host) for host in nodes.folders} == before
 
 
-def test_check_mode_with_a_diff_writes_nothing_and_says_what_it_would(nodes: Nodes) -> None:
-    before = {host: nodes.files(host) for host in nodes.folders}
-    said = nodes.play_role(*WRITE, "--check", "--diff")
-    assert {host: nodes.files(host) for host in nodes.folders} == before
-    assert changed(said) == {"w1": 1, "w2": 1}
-    assert re.search(r'"\+ +\\"10\.8\.0\.0/16\\",', said) and re.search(r'"- +\\"10\.96\.0\.0/12\\""', said), said
-    assert said.count("nothing was written: check mode") == 2
-
-
 class Mixed(t.NamedTuple):
     """What one run over nodes of which most have something wrong left behind."""
 
