@@ -30,9 +30,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support import engine, random_policies
+from support import engine
 from support.many_ranges import many_long_ranges, many_ranges
-from support.nft_tables import read_back, text_of
+from support.nft_tables import read_back
 from support.packet_model import Packet, model, packets
 from support.rule_match import applies
 
@@ -232,118 +232,11 @@ def test_rulesets_that_mean_the_same_do_the_same(one: Config, other: Config, fam
         assert effect(model(one, packet), one) == effect(model(other, packet), other)
 
 
-def rendered(family: str = IPV4, **options: t.Any) -> t.List[str]:
-    """The rules of a policy, as iptables prints them, without comments."""
-    rules = from_config(build(dict(options, random_fully=False)), family).rules
-    return [" ".join(random_policies.without_comment(iptables_syntax.render_rule("C", rule)))[5:] for rule in rules]
-
-
-@pytest.mark.parametrize(
-    "options, expected",
-    [
-        (
-            {"non_masquerade_cidrs": ["10.0.0.0/8", "10.1.2.0/24"], "masquerade_cidrs": ["10.1.0.0/16", "9.0.0.0/8"]},
-            ["-d 10.1.2.0/24 RETURN", "-d 10.1.0.0/16 MASQUERADE", "-d 10.0.0.0/8 RETURN", "MASQUERADE"],
-        ),
-        (
-            {"non_masquerade_cidrs": ["0.0.0.0/0"], "masquerade_cidrs": ["203.0.113.0/24"]},
-            ["-d 203.0.113.0/24 MASQUERADE", "RETURN", "MASQUERADE"],
-        ),
-        (
-            {"non_masquerade_cidrs": ["10.0.0.0/8"], "source_cidrs": ["10.2.0.0/16", "10.4.0.0/16"]},
-            [
-                "-s 10.2.0.0/16 -d 10.0.0.0/8 RETURN",
-                "-s 10.4.0.0/16 -d 10.0.0.0/8 RETURN",
-                "-s 10.2.0.0/16 MASQUERADE",
-                "-s 10.4.0.0/16 MASQUERADE",
-            ],
-        ),
-        (
-            {
-                "non_masquerade_cidrs": ["10.0.0.0/8"],
-                "source_cidrs": ["10.2.0.0/15"],
-                "out_interfaces": ["bond+", "eth0"],
-                "snat": [
-                    {"address": "192.0.2.7", "out_interface": "bond0", "source_cidrs": ["10.2.0.0/16", "10.9.0.0/16"]},
-                    {"address": "192.0.2.8-192.0.2.9", "out_interface": "eth*", "source_cidrs": ["10.0.0.0/8"]},
-                    {"address": "192.0.2.8", "out_interface": "wlan0"},
-                ],
-            },
-            [
-                "-s 10.2.0.0/15 -d 10.0.0.0/8 -o bond+ RETURN",
-                "-s 10.2.0.0/15 -d 10.0.0.0/8 -o eth0 RETURN",
-                "-s 10.2.0.0/16 -o bond0 SNAT --to-source 192.0.2.7",
-                "-s 10.2.0.0/15 -o eth0 SNAT --to-source 192.0.2.8-192.0.2.9",
-                "-s 10.2.0.0/15 -o bond+ MASQUERADE",
-                "-s 10.2.0.0/15 -o eth0 MASQUERADE",
-            ],
-        ),
-        (
-            {
-                "non_masquerade_cidrs": ["10.0.0.0/8"],
-                "rules": [
-                    {"action": "exempt", "protocols": ["tcp"], "ports": [80, "90-99"], "destinations": ["9.0.0.0/8"]},
-                    {"action": "snat", "address": "192.0.2.7", "protocols": ["icmp"]},
-                    {"action": "masquerade", "sources": ["10.2.0.0/16"]},
-                    {"action": "skip"},
-                    {"action": "exempt"},
-                ],
-            },
-            [
-                "-d 9.0.0.0/8 -p tcp -m tcp --dport 80 RETURN",
-                "-d 9.0.0.0/8 -p tcp -m multiport --dports 90:99 RETURN",
-                "-p icmp SNAT --to-source 192.0.2.7",
-                "-s 10.2.0.0/16 MASQUERADE",
-                "RETURN",
-            ],
-        ),
-        (
-            {"non_masquerade_cidrs": [], "except_interfaces": ["cni*"], "out_interfaces": ["eth0"]},
-            ["-o cni+ RETURN", "-o eth0 MASQUERADE"],
-        ),
-    ],
-)
-def test_the_order_of_the_rules(options: t.Dict[str, t.Any], expected: t.List[str]) -> None:
-    assert [rule.replace("-j ", "") for rule in rendered(masq_link_local=True, **options)] == expected
-
-
 @pytest.mark.parametrize("options", [{}, {"except_interfaces": ["cni0"]}, {"out_interfaces": ["eth0"]}], ids=str)
 def test_skipped_interfaces_leave_what_is_exempt_in_the_end(options: t.Dict[str, t.Any]) -> None:
     ranges = {"non_masquerade_cidrs": ["10.0.0.0/15"], "masquerade_cidrs": ["10.1.0.0/16"], "masq_link_local": True}
     found = exempt_in_the_end(from_config(build({**ranges, **options}), IPV4))
     assert [str(network) for network in found] == ["10.0.0.0/16"]
-
-
-def test_a_table_has_what_is_exempt_in_the_end() -> None:
-    config = build(
-        {
-            "non_masquerade_cidrs": ["10.0.0.0/8", "10.1.2.0/24"],
-            "masquerade_cidrs": ["10.1.0.0/16"],
-            "masq_link_local": True,
-            "source_cidrs": ["10.244.0.0/16"],
-            "out_interfaces": ["eth0", "bond*"],
-            "except_interfaces": ["cni0"],
-            "random_fully": False,
-        }
-    )
-    written = text_of(nftables_ruleset.from_ruleset(from_config(config, IPV4), IPV4))
-    lines = [nftables_syntax.bare(line) for line in written.splitlines()]
-    assert "elements = { 10.0.0.0/16, 10.1.2.0/24, 10.2.0.0-10.255.255.255 }" in lines
-    assert lines[lines.index("set source_ranges {") :][:5] == [
-        "set source_ranges {",
-        "type ipv4_addr",
-        "flags interval",
-        "auto-merge",
-        "elements = { 10.244.0.0/16 }",
-    ]
-    assert lines[lines.index("chain postrouting {") + 2 : -2] == [
-        "fib daddr type local return",
-        'oifname "cni0" return',
-        "ip saddr != @source_ranges return",
-        'oifname != "eth0" oifname != "bond*" return',
-        "ip daddr @exempt_ranges return",
-        "masquerade",
-    ]
 
 
 def outline(*cidrs: str, family: str = IPV4) -> t.List[t.Any]:

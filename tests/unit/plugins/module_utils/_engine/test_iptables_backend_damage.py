@@ -27,27 +27,6 @@ def listing(chains: Chains) -> t.Tuple[str, ...]:
 
 
 @given(engine.random_worlds(), variants)
-def test_any_damage_is_repaired_in_one_transaction_and_foreign_rules_stay(world: World, variant: str) -> None:
-    nat = Nat(variant, world.chains)
-    change = converge(engine.backend(nat, world.family), engine.wanted(world))
-    random_policies.assert_holds(nat.chains, world.policy, world.family)
-    assert random_policies.others(nat.chains) == random_policies.others(world.chains)
-    assert len(nat.tried) == bool(change.plan.actions)
-    assert change.plan.after == listing(nat.chains), "the diff is not what happened"
-    assert change.plan.view.rules == tuple("-A %s %s" % (CHAIN, rule) for rule in nat.chains[CHAIN])
-    again = converge(engine.backend(nat, world.family), engine.wanted(world))
-    assert not again.plan.actions and len(nat.tried) <= 1
-
-
-@given(engine.random_worlds(), variants)
-def test_check_mode_plans_what_the_real_run_does_and_writes_nothing(world: World, variant: str) -> None:
-    nat = Nat(variant, world.chains)
-    looked = converge(engine.backend(nat, world.family), engine.wanted(world), check=True)
-    assert nat.tried == [] and nat.chains == Nat(variant, world.chains).chains
-    assert looked.plan == converge(engine.backend(nat, world.family), engine.wanted(world)).plan
-
-
-@given(engine.random_worlds(), variants)
 def test_removal_takes_chain_and_jumps_in_one_transaction_and_nothing_else(world: World, variant: str) -> None:
     nat = Nat(variant, world.chains)
     converge(engine.backend(nat, world.family, adopt=False), None)
@@ -56,20 +35,6 @@ def test_removal_takes_chain_and_jumps_in_one_transaction_and_nothing_else(world
     assert nat.chains == Nat(variant, expected).chains
     assert len(nat.tried) <= 1
     assert not converge(engine.backend(nat, world.family, adopt=False), None).plan.actions
-
-
-@given(engine.random_worlds(), variants)
-def test_moving_out_takes_chains_of_earlier_agents_along(world: World, variant: str) -> None:
-    nat = Nat(variant, world.chains)
-    change = converge(engine.backend(nat, world.family), None)
-    held = random_policies.others(nat.chains)
-    assert held == random_policies.others(Nat(variant, world.chains).chains)
-    assert not any(
-        random_policies.target(rule) in (CHAIN, *random_policies.PREDECESSORS) for rule in nat.chains["POSTROUTING"]
-    )
-    assert len(nat.tried) == bool(change.plan.actions)
-    assert change.plan.after == tuple("-A POSTROUTING " + rule for rule in nat.chains["POSTROUTING"])
-    assert not converge(engine.backend(nat, world.family), None).plan.actions
 
 
 @given(st.data(), random_policies.policies, engine.families)

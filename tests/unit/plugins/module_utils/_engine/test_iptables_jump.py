@@ -29,7 +29,9 @@ from support.nat_rules import LEFT_OUT, target
 from support.random_policies import CHAIN, JUMP, World
 
 variants = st.sampled_from(["iptables_nft", "iptables_legacy"])
-positions = st.sampled_from(["first", "last", "before:OTHER", "after:OTHER", "before:KUBE-POSTROUTING", "after:NONE"])
+positions = st.sampled_from(
+    ["keep", "first", "last", "before:OTHER", "after:OTHER", "before:KUBE-POSTROUTING", "after:NONE"]
+)
 WANTED = from_config(build({}), IPV4)
 
 

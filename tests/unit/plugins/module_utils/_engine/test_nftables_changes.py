@@ -35,16 +35,6 @@ def changes_of(config: t.Any, family: Family) -> t.List[netlink.Message]:
     return nftables_changes.make_all(table_of(config, family))
 
 
-@given(policies, engine.families)
-def test_what_is_written_is_read_back_as_the_same_rules(config: t.Any, family: Family) -> None:
-    wanted = from_config(config, family)
-    table = from_ruleset(wanted, family)
-    read = read_back(table)
-    assert read == table and read.means(table)
-    ruleset = to_ruleset(read)
-    assert ruleset is not None and engine.alike(ruleset, wanted, family) and ruleset.verdict == wanted.verdict
-
-
 @given(policies, policies, engine.families)
 def test_tables_mean_the_same_only_where_the_rules_do(one: t.Any, other: t.Any, family: Family) -> None:
     first, second = from_config(one, family), from_config(other, family)

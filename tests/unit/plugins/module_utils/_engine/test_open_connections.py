@@ -235,41 +235,6 @@ def test_every_condition_of_rules_is_considered() -> None:
     assert set(Guard._fields) == {"marks", "source", "dnat", "mark", "unseen_own"}
 
 
-@pytest.mark.parametrize("mark", ["0x10000/0x10000", "0x4000", "0/0x4000"])
-def test_connections_stay_where_another_mark_can_decide(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
-    kernel = Kernel(monkeypatch, [flow(EXEMPT), flow("10.1.1.1"), flow(OUTSIDE, seen=NODE)])
-    wanted = rules(skip_marks=[mark], masquerade_cidrs=["10.99.0.0/16"])
-    done = flush(IPV4, [rules(skip_marks=[mark])], wanted, check=False)
-    assert not kernel.removed
-    assert done.notes == (
-        "flush_conntrack: connections that stay, because the interface by which they leave, or the mark of their "
-        "packets, which skip_marks matches and the kernel does not keep with connections, is not known: 1",
-    )
-
-
-def test_fixed_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection has the right address if it has one of the range, or that of the interface where none is fixed."""
-    right, wrong = flow(OUTSIDE, seen="198.51.100.8"), flow(OUTSIDE, seen=NODE)
-    other = rules(snat=[{"address": "198.51.100.20"}])
-    fixed = rules(snat=[{"address": "198.51.100.7-198.51.100.9"}])
-    for before, after, removed in (
-        (PLAIN, fixed, [wrong]),
-        (fixed, PLAIN, [right]),
-        (other, fixed, [wrong]),
-        (None, fixed, [wrong]),
-        (fixed, None, [right]),
-        (fixed, rules(source_cidrs=["192.0.2.0/24"]), [right]),
-        (fixed, fixed, []),
-    ):
-        kernel = Kernel(monkeypatch, [right, wrong])
-        flush(IPV4, [before] if before else [], after, check=False)
-        assert kernel.removed == removed
-    # The address that was fixed is the one of the interface too.
-    kernel = Kernel(monkeypatch, [right])
-    kernel.own = right.seen
-    assert flush(IPV4, [fixed], PLAIN, check=False).removed == 0
-
-
 @pytest.mark.parametrize("check", [True, False])
 def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
     """What was found until then is removed, and the note has the figures and a command."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import typing as t
 
@@ -13,7 +12,6 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import reconcile as reconcile_module
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import run_lock
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result, reconcile
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from support import engine, random_policies
@@ -99,35 +97,6 @@ def test_a_kernel_without_ipv6_is_not_asked_about_it(machine: Machine, monkeypat
     assert not [argv for argv in machine.asked if "ip6tables" in argv[0] and "nat" in argv]
 
 
-def test_absent_that_fails_in_one_place_is_reported_and_continues_elsewhere(machine: Machine) -> None:
-    for where in EVERYWHERE:
-        fill(machine, *where, **DUAL)
-    machine.broken.add((LEGACY, IPV4))
-    done = sync(machine, present=False)
-    (error,) = done.errors
-    assert error.startswith("ipv4, " + LEGACY)
-    assert [where for where in EVERYWHERE if has_ours(machine, *where)] == [(LEGACY, IPV4)]
-
-
-def test_two_chains_of_other_names_do_not_meet(machine: Machine) -> None:
-    sync(machine, masq_chain="MINE")
-    machine.put(
-        NFT, IPV4, THEIRS=["-j RETURN"], POSTROUTING=machine.nat[NFT, IPV4].chains["POSTROUTING"] + ["-j THEIRS"]
-    )
-    sync(machine, present=False, masq_chain="MINE")
-    assert machine.nat[NFT, IPV4].chains["THEIRS"] == ["-j RETURN"]
-    assert machine.nat[NFT, IPV4].chains["POSTROUTING"] == ["-j THEIRS"]
-
-
-def test_a_chain_of_an_earlier_name_is_replaced_in_the_same_transaction(machine: Machine) -> None:
-    sync(machine, masq_chain="OLD")
-    done = sync(machine, masq_chain=CHAIN)
-    assert machine.writes() == [(NFT, IPV4)] * 2
-    assert "OLD" not in machine.nat[NFT, IPV4].chains
-    random_policies.assert_holds(machine.nat[NFT, IPV4].chains, {})
-    assert "chain of an earlier agent removed" in [action.action for action in done.changes[0].plan.actions]
-
-
 @pytest.mark.parametrize("name", ["KUBE-POSTROUTING", "CNI-0123", "cali-POSTROUTING"])
 def test_a_chain_of_another_program_is_not_an_earlier_agents_whatever_the_comment_says(
     machine: Machine, name: str
@@ -138,30 +107,6 @@ def test_a_chain_of_another_program_is_not_an_earlier_agents_whatever_the_commen
     sync(machine)
     assert machine.nat[NFT, IPV4].chains[name] == ["-p udp -j RETURN"]
     assert jump in machine.nat[NFT, IPV4].chains["POSTROUTING"]
-
-
-@pytest.mark.parametrize("present", [True, False])
-def test_check_mode_predicts_the_run_and_changes_nothing(machine: Machine, present: bool) -> None:
-    fill(machine, LEGACY, IPV4, **DUAL)
-    fill(machine, NFT, IPV6)
-    before = copy.deepcopy({where: nat.chains for where, nat in machine.nat.items()})
-    looked = sync(machine, present, check=True, **DUAL)
-    assert looked.changed and machine.writes() == []
-    assert {where: nat.chains for where, nat in machine.nat.items()} == before
-    assert os.listdir(str(machine.folder)) == ["bin"], "the lock file was made"
-    done = sync(machine, present, **DUAL)
-    assert [change[:3] for change in looked.changes] == [change[:3] for change in done.changes]
-    assert looked[:2] + looked[3:] == done[:2] + done[3:]
-    assert not sync(machine, present, check=True, **DUAL).changed
-
-
-def test_whoever_is_not_root_is_refused_before_anything_is_asked(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(NodeError, match="requires root"):
-        sync(machine)
-    assert machine.asked == []
 
 
 def test_the_lock_is_held_while_the_kernel_is_asked_and_gone_afterwards(machine: Machine) -> None:
