@@ -15,9 +15,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import (
     kernel_modules,
     netlink,
     nf_tables,
-    node,
     xtables,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
     deciding_rule,
@@ -29,9 +29,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
     trace,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
-from support import legacy_tables
 from support import nft_messages as nft
-from support.legacy_tables import Rule
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -157,7 +155,7 @@ def _tied(*tables: nf_tables.NftTable, old: t.Sequence[xtables.XtTable] = ()) ->
     return [table.name for table in found.tables], found.legacy
 
 
-def test_ties() -> None:
+def test_ties(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other, early = _translating("one", 100), _translating("other", 100), _translating("early", 90)
     assert _tied(one, early) == ([], False)
     assert _tied(one, early, other) == (["one", "other"], False)
@@ -167,53 +165,20 @@ def test_ties() -> None:
     assert _tied(one, nft.table(nft.IP, "empty", {"c": ("nat", nft.POSTROUTING, 100)})) == ([], False)
     filters = [nft.table(nft.IP, name, {"c": ("filter", 2, 0)}, [("c", [nft.jump("x")])]) for name in "ab"]
     assert _tied(*filters) == ([], False)
-    assert _tied(one, old=[legacy_tables.table("nat", {"POSTROUTING": []})]) == ([], False)
-    masquerading = legacy_tables.table("nat", {"PREROUTING": [], "POSTROUTING": [Rule("MASQUERADE")]})
-    assert _tied(one, old=[masquerading]) == (["one"], True)
-    assert _tied(early, old=[masquerading]) == ([], False)
+    legacy = xtables.XtTable(IPV4, "nat", 0, (), 0, b"")
+    for used, found in (([], ([], False)), (["POSTROUTING"], (["one"], True)), (["PREROUTING"], ([], False))):
+        monkeypatch.setattr(xtables, "used_chains", lambda _table, used=used: used)
+        assert _tied(one, early, old=[legacy]) == found
 
 
 # rules that decide
 
-_NAT = {
-    "PREROUTING": [Rule("DNAT")],
-    "POSTROUTING": [Rule("MINE")],
-    "MINE": [Rule("RETURN"), Rule("MASQUERADE")],
-}
-_LISTED = {
-    "PREROUTING": "-A PREROUTING -d 10.96.0.1/32 -j DNAT --to-destination 10.1.1.1\n",
-    "POSTROUTING": "-P POSTROUTING ACCEPT\n-A POSTROUTING -j MINE\n",
-    "MINE": "-N MINE\n-A MINE -d 10.0.0.0/8 -j RETURN\n-A MINE -j MASQUERADE\n",
-    "FORWARD": "-P FORWARD DROP\n-A FORWARD -d 192.0.2.1/32 -j REJECT --reject-with icmp-port-unreachable\n",
-}
 
-
-@pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that lists chains of iptables-legacy."""
-    monkeypatch.setattr(deciding_rule, "find_tool", lambda *_asked: node.Tool("iptables"))
-    monkeypatch.setattr(deciding_rule, "which", lambda name: name)
-
-
-def _run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-    assert argv[0] == "iptables" and argv[-2] == "-S"
-    return Outcome(0, _LISTED[argv[-1]], "")
-
-
-def _decide(*steps: t.Tuple[str, str, str, int]) -> deciding_rule.TracedDecision:
-    closed = legacy_tables.table("filter", {"FORWARD": [Rule("REJECT")]}, policy="DROP")
-    tables = [legacy_tables.table("nat", _NAT), closed]
-    rules = deciding_rule.Rules(_run, (), tables)
-    return rules.decide([trace.Step(True, 2, table, chain, kind, number) for table, chain, kind, number in steps])
-
-
-def test_where_a_packet_is_lost(tool: None) -> None:
-    assert "REJECT" in _decide(("filter", "FORWARD", trace.RULE, 1)).lost
-    assert _decide(("filter", "FORWARD", trace.POLICY, 2)).lost.startswith("policy of the chain FORWARD")
-    assert _decide().lost == ""
-
-
-def test_rule_that_no_tool_lists(tool: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding_rule, "find_tool", lambda *_asked: None)
-    found = _decide(("nat", "POSTROUTING", trace.RULE, 1), ("nat", "MINE", trace.RULE, 2))
-    assert found.source_rule is not None and found.source_rule.text == "rule 2 of chain MINE"
+@pytest.mark.parametrize(
+    ("policy", "lost"), [("DROP", "policy of the chain FORWARD in table ip filter"), ("ACCEPT", "")]
+)
+def test_where_a_packet_is_lost(monkeypatch: pytest.MonkeyPatch, policy: str, lost: str) -> None:
+    rules = deciding_rule.Rules(lambda *_asked, **_how: Outcome(1, "", ""), (), ())
+    monkeypatch.setattr(rules, "_legacy_chain", lambda _step: ((), policy))
+    found = rules.decide([trace.Step(True, 2, "filter", "FORWARD", trace.POLICY, 2)]).lost
+    assert found.startswith(lost) and bool(found) == bool(lost)

@@ -14,7 +14,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import (
     nft_rules,
     rules,
     xt_rules,
-    xt_tables,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.reading import Reading, UnknownError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.referenced_objects import Known
@@ -31,7 +30,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules impo
     UNTRACKED,
     Branch,
     Match,
-    Names,
     Rule,
     RuleAction,
     RuleTable,
@@ -40,11 +38,10 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules impo
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import Test as Tested
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ipsets import IpSet
 from hypothesis import given
 from hypothesis import strategies as st
-from support import legacy_tables
 from support import nft_messages as nft
 from support.nft_messages import address, span
 
@@ -55,7 +52,6 @@ KNOWN = Known(
 )
 MASQ = nft.expression("masq")
 DADDR, SADDR = nft.payload(nft.NETWORK, 16, 4), nft.payload(nft.NETWORK, 12, 4)
-DPORT = nft.payload(nft.TRANSPORT, 2, 2)
 TCP = (nft.meta(nft.L4PROTO), nft.compare(b"\x06"))
 _WORD = netlink.network_word
 
@@ -88,26 +84,6 @@ def _unknown(*expressions: bytes, **options: t.Any) -> t.Tuple[str, ...]:
 
 
 # conditions of nft
-
-
-def test_one_of_two_fields_differs() -> None:
-    both = nft.payload(nft.NETWORK, 12, 8)
-    (rule,) = _rules(both, nft.compare(address("10.0.0.1") + address("10.0.0.2"), nft.NOT_EQUAL), MASQ)
-    one, other = span("10.0.0.1/32"), span("10.0.0.2/32")
-    assert [branch.match for branch in rule.branches] == [
-        Match(source=intervals.complement((one,), (1 << 32) - 1)),
-        Match(source=(one,), destination=intervals.complement((other,), (1 << 32) - 1)),
-    ]
-
-
-def test_links_by_number() -> None:
-    def number(value: int) -> bytes:
-        return nft.compare(struct.pack("=I", value))
-
-    assert _match(nft.meta(4), number(3)).incoming == (Names(("cali1",)),)
-    assert _match(nft.meta(5), number(2)).outgoing == (Names(("eth0",)),)
-    assert _match(nft.meta(5), number(99)).outgoing == (Names(()),)
-    assert _match(nft.meta(6), nft.compare(b"cali")).incoming == (Names(("cali+",)),)
 
 
 def test_conntrack_knows_where_a_packet_was_going() -> None:
@@ -159,15 +135,6 @@ def test_large_set_is_read_once_for_all_rules_that_ask_it() -> None:
     expected = tuple(span("10.0.0.%d/32" % number) for number in range(0, 200, 2))
     assert first == last == Match(destination=expected) and other == Match(source=expected)
     assert first.destination is last.destination
-
-
-def test_ports_of_packets_that_have_none() -> None:
-    """Without a protocol the same bytes are the checksum of a message of ICMP, and of most protocols anything."""
-    known, unknown = _rules(DPORT, nft.compare(b"\0\x50"), MASQ)
-    assert known.branches[0].match.service == tuple((one << 16 | 80, one << 16 | 80) for one in (6, 17, 33, 132, 136))
-    assert not known.unknown
-    others = [service >> 16 for part in unknown.branches[0].match.service or () for service in part]
-    assert others == [0, 5, 7, 16, 18, 32, 34, 131, 133, 135, 137, 255] and unknown.unknown
 
 
 # what rules of nft do
@@ -250,31 +217,6 @@ def test_damaged_extensions(name: str, revision: int, info: bytes) -> None:
 
 def _match_of(name: str, info: bytes, revision: int = 0) -> bytes:
     return nft.expression("match", netlink.text(1, name), _WORD(2, revision), netlink.attribute(3, info))
-
-
-def _legacy(*made: legacy_tables.Rule) -> t.Tuple[Rule, ...]:
-    table = xt_tables.read(legacy_tables.table("nat", {"POSTROUTING": made, "MINE": []}), KNOWN)
-    assert table is not None and table.base["POSTROUTING"] == rules.BaseChain("nat", 4, 100)
-    return table.chains["POSTROUTING"]
-
-
-@pytest.mark.parametrize(
-    ("rule", "unknown"),
-    [
-        (legacy_tables.Rule("ACCEPT", ("mystery",)), "the match mystery"),
-        (legacy_tables.Rule("MYSTERY"), "the target MYSTERY"),
-        (legacy_tables.Rule("ACCEPT", ("u32",)), "the match u32"),
-        (legacy_tables.Rule("ACCEPT", ("conntrack",)), "it cannot be read"),
-    ],
-)
-def test_extensions_that_are_not_known(rule: legacy_tables.Rule, unknown: str) -> None:
-    (read,) = _legacy(rule)
-    assert read.unknown == (unknown,) and read.branches
-
-
-def test_table_of_the_other_family() -> None:
-    table = legacy_tables.table("nat", {"POSTROUTING": []})
-    assert xt_tables.read(table, KNOWN._replace(family=IPV6)) is None
 
 
 def test_a_socket_may_have_a_mark_for_the_packet() -> None:

@@ -22,14 +22,13 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.pack
     Promise,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.ways import Declared
-from support import legacy_tables
 from support import nft_messages as nft
 from support import rule_shapes as shapes
 
 
-def _legacy(packets: int = 1, target: str = "MASQUERADE", match: str = "comment") -> t.Tuple[xtables.XtTable, ...]:
-    rules = [legacy_tables.Rule(target, (match,))]
-    return (legacy_tables.table("nat", {"POSTROUTING": rules}, packets),)
+def _legacy(name: str) -> t.Tuple[xtables.XtTable, ...]:
+    """A table that has the name of an extension."""
+    return (xtables.XtTable(IPV4, "nat", 0, (), 0, name.encode().ljust(29, b"\0")),)
 
 
 def _ipset(*attributes: bytes) -> t.Tuple[IpSet, ...]:
@@ -44,7 +43,7 @@ _STATE = NodeState(
     settings={"ipv4/conf/all/forwarding": "1"},
     sets=_ipset(),
     tables=(),
-    legacy=_legacy(),
+    legacy=(),
     services="",
     unseen=(),
 )
@@ -56,13 +55,12 @@ _OTHERS: t.Dict[str, t.Any] = {
     "settings": {"ipv4/conf/all/forwarding": "0"},
     "sets": (),
     "tables": (nft.table(nft.IP, "t", {"c": ("nat", 4, 100)}),),
-    "legacy": _legacy(target="RETURN"),
     "services": "-A -t 10.96.0.1:443 -s rr\n",
     "unseen": (Unseen("ebpf", "a program"),),
 }
 
 
-@pytest.mark.parametrize("part", NodeState._fields)
+@pytest.mark.parametrize("part", _OTHERS)
 def test_every_part_of_a_state_counts(part: str) -> None:
     changed = _STATE._replace(**{part: _OTHERS[part]})
     assert None is not fingerprint(_STATE, _POLICY, "1") != fingerprint(changed, _POLICY, "1") is not None
@@ -76,11 +74,6 @@ def test_policy_and_program_count() -> None:
         fingerprint(_STATE, _POLICY._replace(pods=(nft.span("10.0.0.0/8"),)), "1"),
     }
     assert len(marks) == 4
-
-
-def test_counters_do_not() -> None:
-    later = _STATE._replace(legacy=_legacy(77))
-    assert fingerprint(later, _POLICY, "1") == fingerprint(_STATE, _POLICY, "1")
 
 
 @pytest.mark.parametrize("rules, same", [([("c", [nft.update("s")])], True), ([], False)])
@@ -97,7 +90,7 @@ def test_elements_count_unless_rules_add_them(rules: t.Any, same: bool) -> None:
 @pytest.mark.parametrize(
     "timed",
     [
-        {"legacy": _legacy(match="time")},
+        {"legacy": _legacy("time")},
         {"sets": _ipset(shapes.netlink.network_word(6, 60))},
     ],
 )
