@@ -30,12 +30,12 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_mark
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6, PROTOCOLS
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import UNICAST
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.rules_result import rules_return
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine
 from support.machine import Machine
+from support.open_kernel import Kernel
 from support.packet_model import Packet, is_skipped, marks, model, packets, ports
 
 NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132}
@@ -415,7 +415,7 @@ def test_fewer_ports_warn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     machine = _machine(tmp_path, monkeypatch)
     reconcile(machine.node(), build({}))
     opened = [Flow(10, 20, seen, 17, 53, False, False, b"%d" % seen) for seen in (1, 2, 10)]
-    kernel = _Kernel(monkeypatch, [("eth0", flow) for flow in opened])
+    kernel = Kernel(monkeypatch, opened)
     changed = build({"to_ports": ["50000-50001"], "flush_conntrack": "changed"})
     result = reconcile(machine.node(), changed, effects=True)
     (found,) = rules_return(result, True)["effects"]
@@ -448,52 +448,21 @@ def test_as_many_connections_are_counted_as_are_removed(
     one, other = (from_config(config, family) for config in pair)
     comparison = Comparison(family, [one], [other])
     found = Effects(comparison)
-    opened = []
+    opened, interfaces = [], {}
     for number in range(8):
         source, destination, interface, protocol, port = data.draw(packets(pair[number % 2], family))
         service = NUMBERS.get(protocol) or {4: 1, 6: 58}[source.version]
         seen = data.draw(st.sampled_from([int(source), 1]))
-        opened.append(
-            (interface, Flow(int(source), int(destination), seen, service, port, False, False, b"%d" % number))
-        )
+        opened.append(Flow(int(source), int(destination), seen, service, port, False, False, b"%d" % number))
+        interfaces[int(source), int(destination)] = interface
     with pytest.MonkeyPatch.context() as patch:
-        kernel = _Kernel(patch, opened)
+        kernel = Kernel(patch, opened)
+        kernel.interfaces, kernel.own = interfaces, 2
         planned, counts = search(comparison, True, found)
         assert (planned.removed, kernel.removed) == (sum(counts), [])
         done, removed = search(comparison, False, found)
         assert (done.removed, removed) == (planned.removed, counts) and len(kernel.removed) == sum(counts)
         assert search(comparison, False, found, counting=True)[1] == counts
-
-
-class _Kernel:
-    """Connections, each with the interface by which it leaves."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, opened: t.Sequence[t.Tuple[str, Flow]]) -> None:
-        self.removed: t.List[Flow] = []
-        self._flows = [flow for _interface, flow in opened]
-        self._by = {(flow.source, flow.destination): interface for interface, flow in opened}
-        patch.setattr(open_connections.conntrack, "read", lambda _version, look: [look(one) for one in self._flows])
-        patch.setattr(open_connections.conntrack, "remove", self._remove)
-        patch.setattr(open_connections, "Routes", lambda _version: self)
-
-    def _remove(self, _version: int, flows: t.Sequence[Flow]) -> int:
-        self.removed += flows
-        return len(flows)
-
-    def __enter__(self) -> _Kernel:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        pass
-
-    def kind(self, _address: int) -> int:
-        return UNICAST
-
-    def preferred(self, _address: int) -> t.Optional[int]:
-        return 2
-
-    def interface(self, source: int, destination: int) -> t.Optional[str]:
-        return self._by[source, destination]
 
 
 def test_names_of_protocols() -> None:

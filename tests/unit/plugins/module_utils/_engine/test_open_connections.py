@@ -23,13 +23,13 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow, Statistics
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, PROTOCOLS, Family
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import LOCAL, UNICAST
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine, random_policies
 from support.machine import Machine
+from support.open_kernel import Kernel
 from support.rule_match import applies
 
 NODE, POD = "198.51.100.1", "10.244.1.2"
@@ -56,50 +56,6 @@ def flush(
 ) -> Flushed:
     """Remove connections after a change of rules; those in front are there before and after it."""
     return search(Comparison(family, [*front, *before], [*front, *([after] if after else [])]), check)[0]
-
-
-class Kernel:
-    """What is open, what the routes are, and what was removed."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, flows: t.Sequence[Flow], interface: str = "eth0") -> None:
-        self.flows = list(flows)
-        self.interfaces: t.Dict[str, t.Optional[str]] = {}
-        self.default: t.Optional[str] = interface
-        self.removed: t.List[Flow] = []
-        self.own = number(NODE)
-        self.clock = 0.0
-        monkeypatch.setattr(open_connections.conntrack, "read", self.read)
-        monkeypatch.setattr(open_connections.conntrack, "remove", self.remove)
-        monkeypatch.setattr(open_connections.conntrack, "statistics", lambda: self.statistics)
-        monkeypatch.setattr(open_connections, "Routes", lambda _version: self)
-        monkeypatch.setattr(open_connections.time, "monotonic", lambda: self.clock)
-
-    def __enter__(self) -> Kernel:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        pass
-
-    def read(self, _version: int, look: t.Callable[[Flow], None]) -> None:
-        for one in self.flows:
-            look(one)
-
-    def remove(self, _version: int, flows: t.Sequence[Flow]) -> int:
-        self.removed += flows
-        return len(flows)
-
-    @property
-    def statistics(self) -> Statistics:
-        return Statistics(232, 262144, 0, 0)
-
-    def kind(self, address: int) -> int:
-        return LOCAL if address == number(NODE) else UNICAST
-
-    def preferred(self, _address: int) -> t.Optional[int]:
-        return self.own
-
-    def interface(self, _source: int, destination: int) -> t.Optional[str]:
-        return self.interfaces.get(str(ipaddress.ip_address(destination)), self.default)
 
 
 def rules(**options: t.Any) -> Ruleset:

@@ -112,12 +112,6 @@ def test_covered_ranges_go_and_no_address_changes_its_verdict(config: t.Any, fam
     assert not any(a != b and a.subnet_of(b) for a in ruleset.exempt for b in ruleset.exempt)
 
 
-@given(engine.configs, engine.families)
-def test_rules_give_back_the_ruleset(config: t.Any, family: str) -> None:
-    ruleset = from_config(config, family)
-    assert engine.same(ruleset, from_rules(ruleset.rules))
-
-
 @pytest.mark.parametrize(
     "rules",
     [
