@@ -22,15 +22,20 @@ MARKED = "# %s\n" % MARK
 OLDEST = {"config_dir": "/etc/ip-masq-agent", "bin_dir": "/opt/bin", "metrics_dir": "", "python": "/p", "root": ""}
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
-    """An installed program; its modules are not compiled."""
-    paths = private_paths(tmp_path_factory.mktemp("node"))
-    module_directory.put(None, paths)
+def installed(root: Path, compiled: bool) -> Paths:
+    """Put the program and its modules below a directory."""
+    paths = private_paths(root)
+    assert module_directory.put(run if compiled else None, paths) is None
     os.makedirs(paths.bin_dir)
     Path(paths.program).write_bytes(program_modules.launcher(paths))
     os.chmod(paths.program, 0o755)
     return paths
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    """An installed program; its modules are not compiled."""
+    return installed(tmp_path_factory.mktemp("node"), False)
 
 
 def start(program: t.Union[str, Path], *words: str, **how: t.Any) -> subprocess.CompletedProcess[str]:
@@ -60,11 +65,7 @@ class TestLauncher:
     @pytest.mark.parametrize("damage", [b"", b"\xe3" + b"\0" * 500, b"\xff" * 100, b"N"], ids=repr)
     def test_damaged_compiled_code_stops_no_run(self, tmp_path: Path, damage: bytes) -> None:
         """Python takes what has a valid head, which is all that a power failure may have left."""
-        paths = private_paths(tmp_path)
-        assert module_directory.put(run, paths) is None
-        os.makedirs(paths.bin_dir)
-        Path(paths.program).write_bytes(program_modules.launcher(paths))
-        os.chmod(paths.program, 0o755)
+        paths = installed(tmp_path, True)
         compiled = list(Path(paths.lib_dir).rglob("*.pyc"))
         for path in compiled:
             path.write_bytes(path.read_bytes()[:16] + damage)
@@ -102,11 +103,7 @@ class TestLauncher:
 
     def test_changed_modules_do_no_task(self, tmp_path: Path) -> None:
         """They would compare themselves with themselves."""
-        paths = private_paths(tmp_path)
-        module_directory.put(run, paths)
-        os.makedirs(paths.bin_dir)
-        Path(paths.program).write_bytes(program_modules.launcher(paths))
-        os.chmod(paths.program, 0o755)
+        paths = installed(tmp_path, True)
         version = Path(program_modules.modules_dir(paths), "ip_masq_agent/_version.py")
         version.write_text(version.read_text() + "# edited\n")
         done = start(paths.program, "task", input="{}")
