@@ -191,6 +191,29 @@ def test_every_condition_of_rules_is_considered() -> None:
     assert set(Guard._fields) == {"marks", "source", "dnat", "mark", "unseen_own"}
 
 
+def test_fixed_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection has the right address if it has one of the range, or that of the interface where none is fixed."""
+    right, wrong = flow(OUTSIDE, seen="198.51.100.8"), flow(OUTSIDE, seen=NODE)
+    other = rules(snat=[{"address": "198.51.100.20"}])
+    fixed = rules(snat=[{"address": "198.51.100.7-198.51.100.9"}])
+    for before, after, removed in (
+        (PLAIN, fixed, [wrong]),
+        (fixed, PLAIN, [right]),
+        (other, fixed, [wrong]),
+        (None, fixed, [wrong]),
+        (fixed, None, [right]),
+        (fixed, rules(source_cidrs=["192.0.2.0/24"]), [right]),
+        (fixed, fixed, []),
+    ):
+        kernel = Kernel(monkeypatch, [right, wrong])
+        flush(IPV4, [before] if before else [], after, check=False)
+        assert kernel.removed == removed
+    # The address that was fixed is the one of the interface too.
+    kernel = Kernel(monkeypatch, [right])
+    kernel.own = right.seen
+    assert flush(IPV4, [fixed], PLAIN, check=False).removed == 0
+
+
 @pytest.mark.parametrize("check", [True, False])
 def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
     """What was found until then is removed, and the note has the figures and a command."""
