@@ -270,56 +270,6 @@ def test_a_removal_is_previewed_and_has_the_same_limit(tmp_path: Path) -> None:
         assert NFT.rules(fleet.nodes["n1"].ns, "ipv4") is None
 
 
-def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
-    names = ["node%02d" % number for number in range(1, 31)]
-    off = {"node07", "node19", "node28"}
-    same = {name: "node01" for name in names[1:] if name not in off}
-    with Fleet(tmp_path, {"kube_node": names}, same) as fleet:
-        for name in ("node01", "node07", "node19"):
-            fleet.nodes[name].wire()
-            fleet.install(name)
-        NFT.lose(fleet.nodes["node07"].ns, "ipv4", "10.0.0.0/8")
-        # Edited by hand and active: in sync with itself.
-        fleet.nodes["node19"].configure(nonMasqueradeCIDRs=["10.0.0.0/8", "100.64.0.0/10"])
-        fleet.nodes["node19"].sync()
-        # An operator's limit must not leave the summary out, as it would a play of localhost.
-        played = fleet.play("status", "-e", NODES, "--limit", "kube_node")
-        assert played.failed == sorted(off)
-        reasons = failed_with(played)
-        assert {host: reason.partition(": ")[0] for host, reason in reasons.items()} == {
-            "node07": "not in sync",
-            "node19": "policy differs from inventory",
-            "node28": "not installed",
-        }, "each host's own, and once"
-        assert played.said.count("failed: [") == len(off) and "fatal: [" not in played.said
-        lines = summary(played)
-        assert len(lines) <= 15
-        assert lines.pop(1).startswith("note: source_cidrs is not set: ")
-        assert [line.partition(":")[0] for line in lines[1:-1]] == ["node28", "node07", "node19"], "worst first"
-        assert lines[3].endswith(
-            "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs: only on the node 100.64.0.0/10, only "
-            "in the inventory 172.16.0.0/12, 192.168.0.0/16; last applied by kubenode.ip_masq.apply; the file was "
-            "edited on the node since"
-        )
-        assert lines[-1] == (
-            "30 nodes: 27 in sync, 1 not installed (node28), 1 not in sync (node07), "
-            "1 policy differs from inventory (node19)"
-        )
-        hint = "for this alone, without lines for each node: ANSIBLE_STDOUT_CALLBACK=kubenode.ip_masq.summary"
-        assert played.said.count(hint) == 1
-        assert played.said.count("[ERROR]") <= 1, "ansible-core 2.19 and later: nine lines for each"
-        # Beside them Ansible prints a line for each node twice: when it answered, and in the recap.
-        total = [line for line in played.said.splitlines() if line and not re.match(r"ok: \[\S+\]$|\S+ +: ok=", line)]
-        assert len(total) <= len(lines) + 25, played.said
-        # The collection's own output leaves these out.
-        short = fleet.play("status", "-e", NODES, env={"ANSIBLE_STDOUT_CALLBACK": "kubenode.ip_masq.summary"})
-        printed = [line for line in short.said.splitlines() if line]
-        assert short.rc == 2 and len(printed) <= 15 and hint not in short.said, short.said
-        assert printed[-1] == "30 hosts: 0 changed, 3 failed, 0 unreachable"
-        assert short.said.count("not installed: run kubenode.ip_masq.apply") == 1, "in the summary, and not once more"
-        assert lines[-1] in printed and all(any(name in line for line in printed) for name in off)
-
-
 def test_a_node_that_cannot_be_reached_is_a_line_of_the_summary(tmp_path: Path) -> None:
     with Fleet(tmp_path, {"kube_node": ["n1", "n2"]}, {"n2": "n1"}) as fleet:
         fleet.install("n1")
