@@ -103,15 +103,6 @@ def test_nothing_to_do_writes_nothing_to_the_kernel(topology: Topology, variant:
     assert any("-c 0 0" not in line for line in variant.counters(node.ns, "ipv4")), "no packet was counted"
 
 
-def test_nothing_to_do_makes_no_legacy_table(ns: Namespace, tmp_path: Path) -> None:
-    node = AgentNode(ns, tmp_path)
-    node.configure(backend="iptables_nft", enableIPv6=True)
-    node.resync()
-    node.settle()
-    assert not BACKENDS["iptables_legacy"].present(ns, "ipv4")
-    assert not BACKENDS["iptables_legacy"].present(ns, "ipv6")
-
-
 class IptablesDamage:
     """Random changes to our chain and to POSTROUTING, made in one transaction."""
 
@@ -462,38 +453,6 @@ def test_a_legacy_table_that_appears_is_looked_at(node_nft: AgentNode, program: 
     node_nft.settle()
 
 
-#: Has the namespace see, in place of /usr/sbin, a directory of links to what is there.
-_OWN_SBIN = """
-mkdir "$1/real" "$1/sbin"
-mount --bind /usr/sbin "$1/real"
-ln -s "$1"/real/* "$1/sbin"
-mount --bind "$1/sbin" /usr/sbin
-"""
-
-
-def test_iptables_that_was_gone_for_a_while_is_used_at_once(ns: Namespace, tmp_path: Path) -> None:
-    """Without it ``backend: auto`` is nftables, and what iptables left cannot be looked for."""
-    made = AgentNode(ns, tmp_path)
-    made.configure(nonMasqueradeCIDRs=CIDRS)
-    ns.run("sh", "-euc", _OWN_SBIN, "sh", str(tmp_path))
-    made.resync()
-    made.settle()
-    programs = {path: os.readlink(path) for path in (tmp_path / "sbin").glob("ip*tables*")}
-    for path in programs:
-        path.unlink()
-    assert made.resync() == ["resync"], "what was used is gone"
-    made.settle()
-    assert made.status()["backend"]["name"] == "nftables"
-    for path, real in programs.items():
-        path.symlink_to(real)
-    assert made.resync() == ["resync"], "it is back"
-    assert made.status()["backend"]["name"] == "iptables_nft"
-    assert made.status()["in_sync"]
-    made.settle()
-    assert_in_force(made, BACKENDS["iptables_nft"])
-    assert not BACKENDS["nftables"].present(ns, "ipv4"), "what was used meanwhile is left over"
-
-
 @pytest.mark.parametrize("program", ["nft", "iptables-legacy", "ip6tables-nft"])
 def test_a_program_that_is_installed_is_looked_at(node_nft: AgentNode, program: str) -> None:
     wrapper = node_nft.path / program
@@ -586,14 +545,6 @@ def test_a_snapshot_of_another_place_leads_to_the_agent(node_nft: AgentNode) -> 
     commands.write_text(commands.read_text().replace("/iptables-nft", "/no-such-program"))
     assert node_nft.resync() == ["resync"]
     node_nft.settle()
-
-
-def test_no_snapshot_is_kept_of_a_node_that_is_not_in_order(node_nft: AgentNode) -> None:
-    node_nft.configure(backend="iptables_nft", nonMasqueradeCIDRs="not a list")
-    for _again in range(2):
-        assert node_nft.resync() == ["resync"]
-        assert node_nft.resynced.returncode == 78
-        assert node_nft.expected() == b""
 
 
 def test_what_could_not_be_looked_at_is_looked_at_by_the_next_resync(node_nft: AgentNode) -> None:
