@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
 from support.agent_node import AgentNode
-from support.marks import iptables_only, paired
+from support.marks import paired
 from support.modules import Result, apply, run_module
 from support.namespaces import Namespace
 from support.packets import PATIENCE
@@ -293,53 +293,6 @@ def test_exemption_alone(world: World, variant: Variant) -> None:
         assert done["flushed"][world.family] == 1
 
 
-def test_fixed_addresses_and_ports(world: World) -> None:
-    """A connection goes that has another address than the fixed one, or a fixed one that is not wanted any more."""
-    outside, fixed = world.a.outside[0], "198.51.100.7" if world.family == "ipv4" else "2001:db8:1::7"
-    added = fixed + ("/24" if world.family == "ipv4" else "/64")
-    world.node.run("ip", "address", "add", added, "dev", "eth0", "preferred_lft", "0")
-    world.apply()
-    udp, tcp = world.open(outside), world.open(world.listen(outside), socket.SOCK_STREAM)
-    exempt = world.open(world.a.exempt[0])
-    assert [world.seen(sock) for sock in (udp, tcp, exempt)] == [world.a.node, world.a.node, world.a.pod]
-    stays = {sock: world.id(sock) for sock in (tcp, exempt)}
-    entry = {
-        "action": "snat",
-        "address": fixed,
-        "protocols": ["udp"],
-        "ports": ["8080"],
-        "destinations": [host(outside)],
-    }
-    assert world.flush(rules=[entry]) == 1
-    assert [world.seen(udp), world.seen(tcp)] == [fixed, world.a.node]
-    assert {sock: world.id(sock) for sock in stays} == stays
-    # Those that are wanted for all: the one has it already.
-    stays = {sock: world.id(sock) for sock in (udp, exempt)}
-    assert world.flush(snat=[{"address": fixed}]) == 1
-    assert [world.seen(udp), world.seen(tcp), world.seen(exempt)] == [fixed, fixed, world.a.pod]
-    assert {sock: world.id(sock) for sock in stays} == stays
-    # The other side has reset the TCP connection meanwhile.
-    assert world.flush() == 1
-    assert world.seen(udp) == world.a.node
-
-
-@paired
-def test_marks_that_connections_do_not_have(world: World) -> None:
-    """The mark of a Service is on redirected connections alone; any other may have been on any packet."""
-    exempt, marks = world.a.exempt[0], ["0x10000/0x10000"]
-    world.apply(skip_marks=marks)
-    one = world.open(exempt)
-    assert world.seen(one) == world.a.pod
-    stays = world.id(one)
-    done = world.apply(flush_conntrack="changed", skip_marks=marks, masquerade_cidrs=[host(exempt)])
-    assert done["flushed"][world.family] == 0 and world.id(one) == stays
-    (warning,) = [warning for warning in done["warnings"] if world.family + ": flush_conntrack: " in warning]
-    assert warning.endswith("is not known: 1") and "the mark of their packets" in warning
-    world.apply(skip_marks=["0x4000/0x4000"])
-    assert world.flush(skip_marks=["0x4000/0x4000"], masquerade_cidrs=[host(exempt)]) == 1
-    assert world.seen(one) == world.a.node
-
-
 def _insert(family: str, source: str, destination: str, count: int) -> t.List[int]:
     """Have the kernel track UDP connections that nobody opened."""
     version = 4 if family == "ipv4" else 6
@@ -377,19 +330,6 @@ def test_any_number_of_connections(world: World) -> None:
     # What a note names where there is too little time.
     world.node.run("conntrack", "-D", "-f", world.family, "-s", world.a.pod)
     assert other not in [destination for _source, destination, _port, _other in world.ids()]
-
-
-@iptables_only
-def test_general_fixed_address_in_front_of_others(world: World) -> None:
-    exempt, fixed = world.a.exempt[0], "198.51.100.7" if world.family == "ipv4" else "2001:db8:1::7"
-    added = fixed + ("/24" if world.family == "ipv4" else "/64")
-    world.node.run("ip", "address", "add", added, "dev", "eth0", "preferred_lft", "0")
-    snat = [{"address": fixed}, {"address": fixed, "out_interface": "eth1"}]
-    world.apply(snat=snat, masquerade_cidrs=[host(exempt)])
-    one = world.open(exempt)
-    assert world.seen(one) == fixed
-    assert world.flush(snat=snat) == 1
-    assert world.seen(one) == world.a.pod
 
 
 @paired
@@ -440,17 +380,3 @@ def test_the_module_that_installs_the_agent_counts_them_too(topology: Topology, 
     )
     assert planned["rules"]["effects"] == done["rules"]["effects"] != []
     world.close()
-
-
-def test_another_backend_is_another_place(topology: Topology) -> None:
-    """What a rule in front of the jump decided about is among the effects, if nothing is in front any more."""
-    a, node = ADDRESSES["ipv4"], topology.node
-    policy = {"non_masquerade_cidrs": EXEMPT_RANGES[:3], "source_cidrs": PODS[:1]}
-    apply(node, backend="iptables_nft", jump_position="last", **policy)
-    node.run("iptables", "-t", "nat", "-I", "POSTROUTING", "1", "-d", "10.99.0.0/16", "-j", "MASQUERADE")
-    assert topology.ask(a.exempt[0]) == {a.exempt[0]: a.node}
-    done = apply(node, backend="nftables", exemption="enforce", **policy)
-    assert topology.ask(a.exempt[0]) == {a.exempt[0]: a.pod}
-    shown = {(one["before"], one["after"]): one["destinations"] for one in done["effects"]}
-    assert shown["node", "pod"] == ["10.99.0.0/16"], done["effects"]
-    assert done["effects_summary"][-1].startswith("the rules get another place among those of other programs")
