@@ -221,12 +221,6 @@ FLANNEL = (
 )
 
 
-#: The same of the IPv6 pool with nat_outgoing_ipv6: true.
-PODS6 = "fd85:ee78:d8a6:8607::1:0/112"
-CALICO6 = (*CALICO[:-1], "-A cali-nat-outgoing -s %s ! -d %s -j MASQUERADE" % (PODS6, PODS6))
-EXPLAIN6 = "ip-masq-agent explain 2001:db8:8::1 --source fd85:ee78:d8a6:8607::1:9"
-
-
 class LiveCluster:
     """A cluster with kubespray's sample variables and one node that has a pod, and what docs/kubespray-live.md does."""
 
@@ -243,18 +237,6 @@ class LiveCluster:
             fleet.hosts[name]["ip"] = "10.3.0.%d" % number
         for rule in rules:
             self.rule(rule)
-
-    def wire_ipv6(self) -> None:
-        """Give the node a pod and a way out with IPv6, too."""
-        self.node.ns.run("sysctl", "-q", "net.ipv6.conf.all.forwarding=1")
-        for words in (
-            "address add fd85:ee78:d8a6:8607::1:1/120 dev cni0 nodad",
-            "address add 2001:db8::1/64 dev eth0 nodad",
-            "route add default via 2001:db8::fe dev eth0",
-        ):
-            self.node.ns.run("ip", "-6", *words.split())
-        for rule in CALICO6:
-            self.rule(rule, "ip6tables-nft")
 
     def write(self, name: str, more: str = "") -> None:
         """Add variables to a file, as the page has it."""
@@ -312,31 +294,6 @@ def test_calico_on_a_live_cluster_step_by_step(tmp_path: Path) -> None:
         cluster.rule(CALICO[-1])
         removed = cluster.type(REMOVE)
         assert removed.rc == 0 and cluster.is_gone(), removed.said
-
-
-def test_both_pools_of_calico_are_turned_off(tmp_path: Path) -> None:
-    with Fleet(tmp_path, GROUPS, {"n2": "n1", "n3": "n1", "e1": "n1"}) as fleet:
-        cluster = LiveCluster(tmp_path, fleet, CALICO, ipv6_stack=True, nat_outgoing_ipv6=True)
-        cluster.wire_ipv6()
-        cluster.write("ip_masq.yml")
-        lacking = cluster.type(APPLY)
-        assert lacking.rc == 2 and "fd85:ee78:d8a6:8607::1:0/112, " in lacking.said, "its networks are not in the list"
-        more = "  - fd85:ee78:d8a6:8607::/64\n  - 2001:db8:8::/48\n"
-        (tmp_path / INVENTORY / "ip_masq.yml").unlink()
-        cluster.write("ip_masq.yml", more)
-        applied = cluster.type(APPLY)
-        assert applied.rc == 0 and "set nat_outgoing: false and nat_outgoing_ipv6: false" in applied.said, applied.said
-        assert "2001:db8:8::/48" in exempt(cluster.node, "ipv6")
-        for question in (EXPLAIN, EXPLAIN6):
-            assert "decided by: Calico" in cluster.explain(question)
-        # One patch for each pool.
-        for program, first, second in (("iptables-nft", 1, 0), ("ip6tables-nft", 1, 1)):
-            cluster.rule("-F cali-nat-outgoing", program)
-            seen = ["sees the pod's own address" in cluster.explain(question) for question in (EXPLAIN, EXPLAIN6)]
-            assert seen == [first, second]
-        cluster.write("k8s-net-calico.yml")
-        again = cluster.type(APPLY)
-        assert again.rc == 0 and "nat_outgoing" not in again.said and changed(again) == [], again.said
 
 
 def test_flannel_on_a_live_cluster_step_by_step(tmp_path: Path) -> None:
