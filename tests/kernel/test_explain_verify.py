@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import typing as t
 
 import pytest
+from bench import kube_proxy
 from support.modules import apply, run_modules
 from support.namespaces import Namespace
+from support.rule_shapes import Service
 from support.topology import ADDRESSES, Topology
 
 _A = ADDRESSES["ipv4"]
@@ -35,85 +36,6 @@ def _look(node: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
     (found,) = run_modules(node, [dict({"backend": "iptables_nft"}, **options)], module="ip_masq_info")
     assert "crashed" not in found, found["crashed"]
     return found
-
-
-def _iptables(node: Namespace, program: str, lines: t.Sequence[str]) -> None:
-    chains = dict.fromkeys(line.split()[1] for line in lines)
-    text = ["*nat", *(":%s - [0:0]" % one for one in chains if not one.isupper() or "-" in one), *lines, "COMMIT", ""]
-    node.run(program, "--noflush", stdin="\n".join(text))
-
-
-def _affinity_iptables(endpoints: t.Sequence[str]) -> t.List[str]:
-    """A Service with session affinity, as kube-proxy writes it in iptables mode."""
-    lines = [
-        "-A PREROUTING -j KUBE-SERVICES",
-        "-I POSTROUTING 1 -j KUBE-POSTROUTING",
-        "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
-        "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
-        "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
-        "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
-        "-A KUBE-SERVICES -d %s -p tcp --dport 80 -j KUBE-SVC-A" % _SERVICE,
-        "-A KUBE-SVC-A ! -s %s -d %s -p tcp --dport 80 -j KUBE-MARK-MASQ" % (_A.pods, _SERVICE),
-    ]
-    names = ["KUBE-SEP-%d" % number for number in range(len(endpoints))]
-    recent = "-m recent --name %s --%s --mask 255.255.255.255 --rsource"
-    lines += [
-        "-A KUBE-SVC-A -m recent --name %s --rcheck --seconds 10800 --reap --rsource -j %s" % (one, one)
-        for one in names
-    ]
-    for number, one in enumerate(names[:-1]):
-        share = "-m statistic --mode random --probability %.5f" % (1 / (len(names) - number))
-        lines.append("-A KUBE-SVC-A %s -j %s" % (share, one))
-    lines.append("-A KUBE-SVC-A -j %s" % names[-1])
-    for one, endpoint in zip(names, endpoints):
-        lines += [
-            "-A %s -s %s -j KUBE-MARK-MASQ" % (one, endpoint),
-            "-A %s -p tcp %s -j DNAT --to-destination %s:8080" % (one, recent % (one, "set"), endpoint),
-        ]
-    return lines
-
-
-def _affinity_nftables(endpoints: t.Sequence[str]) -> str:
-    """The same in nftables mode."""
-    lines = [
-        "table ip kube-proxy {",
-        "chain mark-for-masquerade {\nmeta mark set mark or 0x4000\n}",
-        "chain masquerading {\nmeta mark & 0x4000 == 0 return\nmeta mark set mark xor 0x4000",
-        "masquerade fully-random\n}",
-        "chain nat-prerouting {\ntype nat hook prerouting priority -100;\njump services\n}",
-        "chain nat-postrouting {\ntype nat hook postrouting priority 100;\njump masquerading\n}",
-    ]
-    names = ["endpoint-%d" % number for number in range(len(endpoints))]
-    for one, endpoint in zip(names, endpoints):
-        lines += [
-            "set affinity-%s {\ntype ipv4_addr\nflags dynamic,timeout\ntimeout 10800s\n}" % one,
-            "chain %s {\nip saddr %s jump mark-for-masquerade\nupdate @affinity-%s { ip saddr }" % (one, endpoint, one),
-            "meta l4proto tcp dnat to %s:8080\n}" % endpoint,
-        ]
-    outside = "ip daddr %s tcp dport 80 ip saddr != %s" % (_SERVICE, _A.pods)
-    lines += ["chain service {", outside + " jump mark-for-masquerade"]
-    lines += ["ip saddr @affinity-%s goto %s" % (one, one) for one in names]
-    pairs = ", ".join("%d : goto %s" % pair for pair in enumerate(names))
-    lines += ["numgen random mod %d vmap { %s }\n}" % (len(names), pairs)]
-    lines += ["map service-ips {\ntype ipv4_addr . inet_proto . inet_service : verdict"]
-    lines += ["elements = { %s . tcp . 80 : goto service }\n}" % _SERVICE]
-    lines += ["chain services {\nip daddr . meta l4proto . th dport vmap @service-ips\n}\n}"]
-    return "\n".join(lines) + "\n"
-
-
-@pytest.mark.parametrize("mode", ("iptables-nft-restore", "iptables-legacy-restore", "nft"))
-def test_session_affinity_leaves_nothing_untested(topology: Topology, mode: str) -> None:
-    """The backend that a pod had before is one of those that it may have now; the pod itself is one of them."""
-    endpoints = [_A.pod, _OTHER_POD, _A.exempt[0]]
-    backend = "iptables_legacy" if "legacy" in mode else "iptables_nft"
-    apply(topology.node, backend=backend)
-    if mode == "nft":
-        topology.node.run("nft", "-f", "-", stdin=_affinity_nftables(endpoints))
-    else:
-        _iptables(topology.node, mode, _affinity_iptables(endpoints))
-    found = _look(topology.node, backend=backend, verify=True)
-    assert found["untested"] == []
-    assert found["verified"] is True, found["summary"]
 
 
 def test_what_only_chance_masquerades_is_a_conflict(node: Namespace) -> None:
@@ -146,6 +68,15 @@ def test_what_only_packets_seen_before_meet_is_named(node: Namespace) -> None:
     (one,) = found["untested"]
     assert (one["code"], one["ranges"]) == ("unknown_rule", [_A.exempt[0] + "/32"])
     assert "--rcheck" in one["text"] and "because of packets seen before (recent)" in one["text"]
+
+
+def _serve(node: Namespace, endpoints: t.Sequence[str], mode: str = "iptables-nft-restore") -> None:
+    """Have kube-proxy's rules for a Service."""
+    known = [Service(_SERVICE, 80, tuple(endpoints))]
+    if mode == "nft":
+        node.run("nft", "-f", "-", stdin=kube_proxy.nftables(known))
+    else:
+        node.run(mode, "--noflush", stdin=kube_proxy.iptables(known))
 
 
 def _explain(node: Namespace, destination: str, **options: t.Any) -> t.Dict[str, t.Any]:
@@ -234,13 +165,6 @@ def test_each_question_finds_the_only_port_of_a_translation_free(node: Namespace
     assert found["conflicts"] and all(one["services"] == ["udp/53"] for one in found["conflicts"])
 
 
-def test_what_is_not_understood_is_named_by_explain(node: Namespace) -> None:
-    _iptables_rule(node, "-d", _A.exempt[0], "-m", "ttl", "--ttl-eq", "5", "-j", "MASQUERADE")
-    one = _explain(node, _A.exempt[0], **_TEN)
-    (text,) = one["not_understood"]
-    assert one["agrees"] is None and "--ttl-eq 5" in text and "because of the match ttl" in text
-
-
 def test_connections_of_the_node_itself_are_tried(node: Namespace) -> None:
     rule = "-m statistic --mode nth --every 2 --packet 0 -j SNAT --to-source 192.0.2.1"
     _iptables_rule(node, "-d", _A.outside[0], *rule.split())
@@ -249,7 +173,7 @@ def test_connections_of_the_node_itself_are_tried(node: Namespace) -> None:
 
 
 def test_either_backend_of_a_service_is_one_answer(node: Namespace) -> None:
-    _iptables(node, "iptables-nft-restore", _affinity_iptables([_A.exempt[0], "10.99.0.7"]))
+    _serve(node, [_A.exempt[0], "10.99.0.7"])
     one = _explain(node, _SERVICE, **_TEN)
     assert (one["agrees"], one["alternatives"], one["depends_on"], one["not_understood"]) == (True, [], [], [])
 
@@ -307,7 +231,7 @@ def test_the_source_port_is_that_of_the_packets_region(node: Namespace) -> None:
 @pytest.mark.parametrize("address", (_A.pod, _OTHER_POD))
 def test_a_rule_for_a_pod_that_reaches_itself_is_no_conflict(node: Namespace, address: str) -> None:
     """As dockershim and others write it for host ports: without it a pod could not reach itself through a Service."""
-    _iptables(node, "iptables-nft-restore", _affinity_iptables([address, _A.exempt[0]]))
+    _serve(node, [address, _A.exempt[0]])
     _iptables_rule(node, "-s", address, "-d", address, "-p", "tcp", "--dport", "8080", "-j", "MASQUERADE")
     found = _look(node, verify=True, **_TEN)
     assert (found["verified"], found["conflicts"], found["untested"]) == (True, [], []), found["summary"]
@@ -438,9 +362,7 @@ def test_a_condition_about_the_program_that_sends_is_named(node: Namespace) -> N
 
 def test_connections_of_the_node_to_services_are_not_asked(node: Namespace) -> None:
     _speaker(node)
-    _iptables(node, "iptables-nft-restore", _affinity_iptables([_A.pod, _A.exempt[0]]))
-    mark = "-A OUTPUT -m addrtype --src-type LOCAL -j KUBE-SERVICES"
-    node.run("iptables-nft", "-t", "nat", *mark.split())
+    _serve(node, [_A.pod, _A.exempt[0]])
     found = _look(node, verify=True, **_TEN)
     assert (found["verified"], found["untested"]) == (True, []), found["summary"]
 
@@ -450,14 +372,7 @@ def test_each_endpoint_of_a_large_service_is_met(topology: Topology, mode: str) 
     """Pods of the node are endpoints, and each reaches itself by one choice of 400: chance would not show it."""
     endpoints = ["10.244.%d.%d" % (1 + number % 40, 2 + number // 40) for number in range(400)]
     apply(topology.node, backend="iptables_nft")
-    if mode == "nft":
-        lines = _affinity_nftables(endpoints).splitlines()
-        plain = "\n".join(line for line in lines if "@affinity" not in line)
-        text = re.sub(r"set affinity-\S+ \{.*?\}", "", plain, flags=re.DOTALL)
-        topology.node.run("nft", "-f", "-", stdin=text)
-    else:
-        lines = [line for line in _affinity_iptables(endpoints) if "--rcheck" not in line]
-        _iptables(topology.node, mode, [re.sub(r"-m recent .*--rsource ", "", line) for line in lines])
+    _serve(topology.node, endpoints, mode)
     found = _look(topology.node, verify=True)
     assert (found["verified"], found["untested"]) == (True, []), found["summary"]
     assert found["questions"] < 400
