@@ -13,13 +13,11 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import rules, xt_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import ipsets, nf_tables, xtables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
-from support import services
 from support.actor_rules import IPTABLES, SHAPES, Shape
 from support.full_policy import full_policy
 from support.kernel_matches import ICMP, ICMPV6, NOT_TRACKED, REFUSED, SCTP, TCP, UDP, Judge, Probe
 from support.modules import apply
 from support.namespaces import Namespace
-from support.variants import VARIANTS
 
 _A, _B, _C = "10.244.1.5", "10.244.1.77", "192.0.2.9"
 _SERVICE, _POD, _OUT, _LOCAL = "10.96.0.10", "10.244.9.9", "203.0.113.7", "10.244.1.1"
@@ -454,35 +452,6 @@ def test_what_programs_of_kubernetes_write_is_understood(ns: Namespace, shape: S
                 assert not rule.unknown, (table.title, chain, rule)
 
 
-@pytest.mark.parametrize(("family", "version"), [("ipv4", 4), ("ipv6", 6)])
-def test_services_are_understood(ns: Namespace, family: str, version: int) -> None:
-    """kube-proxy in each mode, old and new, portmap, and the kubelet's host ports."""
-    judge = Judge(ns, version)
-    s = services.SERVICES[family]
-    for text in (
-        services.kube_proxy_nftables(s, True),
-        services.kube_proxy_nftables(s, False).replace("kube-proxy", "kube-proxy-new"),
-        services.portmap_nftables(s),
-    ):
-        ns.run("nft", "-f", "-", stdin=text)
-    services.load_ipvs_sets(ns, s)
-    for shape in (
-        services.kube_proxy_iptables,
-        services.portmap_iptables,
-        services.kubelet_host_port,
-        services.kube_proxy_ipvs,
-    ):
-        for variant in VARIANTS.values():
-            variant.load(ns, family, *shape(s, "-A POSTROUTING"))
-    tables = [*judge.tables(), judge.legacy_table("nat")]
-    judge.close()
-    assert len(tables) == 5
-    for table in tables:
-        for chain, members in table.chains.items():
-            for rule in members:
-                assert not rule.unknown, (table.title, chain, rule)
-
-
 @pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy", "nftables"])
 @pytest.mark.parametrize("version", [4, 6])
 def test_our_own_rules_are_understood(judge: Judge, version: int, backend: str) -> None:
@@ -674,37 +643,6 @@ _NFT_ACTIONS: t.Tuple[t.Tuple[str, str, t.Tuple[str, ...], str, t.List[t.Tuple[t
     ("pre", "meta priority set 1:2", (), "", []),
     ("pre", "th dport 53 accept", ("bytes of a packet that has no ports",), "", [("accept",), ("accept",)]),
 )  # fmt: skip
-
-
-#: Conditions that no program of Kubernetes writes are not evaluated: packets on neither side count as tested.
-_NFT_UNKNOWN = """
-meta mark 0x1000-0x7000 accept
-meta mark & 0xf > 4 accept
-ct zone 5 accept
-iifgroup 7 accept
-meta iifkind "veth" accept
-ip version 4 accept
-ip daddr & 255.0.0.255 == 10.0.0.5 accept
-symhash mod 2 0 accept
-dnat to jhash ip saddr mod 2 map { 0 : 10.0.0.5, 1 : 10.0.0.6 }
-dnat ip prefix to ip daddr map { 10.1.0.0/24 : 10.2.0.0/24 }
-ip dscp set cs1
-ct zone set 7
-""".strip().splitlines()
-
-
-def test_what_is_not_evaluated_is_unknown(ns: Namespace) -> None:
-    judge = Judge(ns, 4)
-    loaded = 0
-    for text in _NFT_UNKNOWN:
-        block = "table ip probe {\n chain c { type nat hook prerouting priority -100; %s; }\n}\n" % text
-        if _loads(ns, "nft-probe", block):
-            loaded += 1
-            (table,) = judge.tables()
-            assert any(rule.unknown and rule.branches for rule in table.chains["c"]), (text, table.chains["c"])
-            ns.run("nft", "delete", "table", "ip", "probe")
-    judge.close()
-    assert loaded > 9
 
 
 def _plain(action: rules.RuleAction) -> t.Tuple[t.Any, ...]:
