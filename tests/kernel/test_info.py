@@ -99,52 +99,6 @@ def test_node_without_rules(topology: Topology) -> None:
     assert node.run("nft", "list", "ruleset") == ""
 
 
-@pytest.mark.parametrize("backend", ("iptables_nft", "iptables_legacy", "nftables"))
-def test_policy_with_every_kind_of_decision(topology: Topology, backend: str) -> None:
-    spared, excepted = _V4.exempt[:2]
-    outside, exempt = _V4.outside
-    policy = {
-        "non_masquerade_cidrs": ["172.16.0.0/12", exempt + "/32"],
-        "masquerade_cidrs": ["172.20.0.0/16"],
-        "source_cidrs": ["10.244.0.0/16"],
-        "rules": [
-            {"action": "exempt", "destinations": [spared + "/32"], "protocols": ["tcp"], "ports": ["8000-8090"]},
-            {"action": "skip", "destinations": [spared + "/32"], "protocols": ["udp"]},
-        ],
-        "snat": [{"address": _V4.node, "out_interface": "eth+"}],
-    }
-    result = _apply_and_inspect(topology, backend, policy, [spared, excepted, outside, exempt], 8080)
-    assert [one["policy"] for one in result["explanations"]] == ["pod", _V4.node, _V4.node, "pod"]
-    result = _info(topology.node, backend=backend, destinations=[spared], protocol="udp", port=53, **policy)
-    assert [(one["policy"], one["seen"]) for one in result["explanations"]] == [(None, "pod")]
-
-
-@pytest.mark.parametrize("backend", ("iptables_nft", "iptables_legacy", "nftables"))
-def test_policy_is_none_of_packets_with_a_mark_that_is_left_to_others(topology: Topology, backend: str) -> None:
-    outside = _V4.outside[:2]
-    chain = "type filter hook forward priority mangle\nip daddr %s meta mark set 0x200" % outside[0]
-    topology.node.run("nft", "-f", "-", stdin="table ip marks { chain c {\n%s\n}\n}\n" % chain)
-    policy = {"non_masquerade_cidrs": ["10.0.0.0/8"], "skip_marks": ["0x200/0xf00"]}
-    result = _apply_and_inspect(topology, backend, policy, outside, 80)
-    assert [(one["policy"], one["seen"]) for one in result["explanations"]] == [(None, "pod"), ("node", "node")]
-    assert result["explanations"][0]["agrees"] is None
-
-
-def _apply_and_inspect(
-    topology: Topology, backend: str, policy: t.Dict[str, t.Any], asked: t.Sequence[str], port: int
-) -> Result:
-    """What is said of a node that keeps its policy: what hosts outside see, and no conflict."""
-    apply(topology.node, backend=backend, **policy)
-    result = _info(topology.node, backend=backend, destinations=list(asked), port=port, verify=True, **policy)
-    assert result["in_sync"] is True and result["questions"] > 10
-    assert result["conflicts"] == [], result["conflicts"]
-    for one in result["explanations"]:
-        (real,) = topology.ask(one["destination"]).values()
-        assert one["seen_address"] == (one["source"] if real == _V4.pod else real), one
-        assert one["agrees"] is not False, one
-    return result
-
-
 def test_kube_proxy_does_not_hide_a_missing_rule(topology: Topology) -> None:
     """Its chain lets everything pass that has no mark, and so has the last word about a packet of a pod."""
     VARIANTS["iptables_nft"].load(
@@ -157,14 +111,6 @@ def test_kube_proxy_does_not_hide_a_missing_rule(topology: Topology) -> None:
     )
     result = _info(topology.node, non_masquerade_cidrs=["10.0.0.0/8"], verify=True)
     assert {(one["policy"], one["seen"], one["owner"]) for one in result["conflicts"]} == {("node", "pod", "none")}
-
-
-def test_both_families_in_one_table(topology: Topology) -> None:
-    chain = "type nat hook postrouting priority 90;\nmasquerade"
-    topology.node.run("nft", "-f", "-", stdin="table inet other { chain c {\n%s\n}\n}\n" % chain)
-    result = _info(topology.node, verify=True, **_POLICY)
-    ranges = [one["range"] for one in result["conflicts"]]
-    assert any(":" in one for one in ranges) and any("." in one for one in ranges)
 
 
 def test_without_a_policy_it_says_what_it_looked_at(topology: Topology) -> None:
