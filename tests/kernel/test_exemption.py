@@ -13,7 +13,7 @@ import pytest
 from support.modules import apply, refused, run_modules
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology, ask, serving
-from support.variants import EXEMPT_RANGES, NFT_FAMILIES, PODS, VARIANTS, Variant, meaning
+from support.variants import EXEMPT_RANGES, NFT_FAMILIES, PODS, VARIANTS
 
 NFT, LEGACY = VARIANTS["iptables_nft"], VARIANTS["iptables_legacy"]
 PORT = 8080
@@ -227,37 +227,6 @@ def test_marked_packets_of_a_family_that_exempts_nothing_go_on(ns: Namespace, ba
     loopback = {"ipv4": "127.0.0.0/8", "ipv6": "::1/128"}[family]
     rules = VARIANTS[backend].rules(ns, family) or []
     assert rules[:2] == ["-m mark ! --mark 0x0/0x6000 -j RETURN", "-s %s -j RETURN" % loopback]
-
-
-@pytest.mark.parametrize("backend", sorted(VARIANTS))
-def test_a_chain_of_an_earlier_release_is_completed_once(ns: Namespace, backend: str, family: str) -> None:
-    """``accept`` did not leave marked and loopback traffic to later rules, nor connections through Services."""
-    options = {**POLICY, "backend": backend, "exemption": "accept"}
-    apply(ns, **options)
-    variant = VARIANTS[backend]
-    written = variant.rules(ns, family) or []
-    for _guard in range(2):
-        ns.run(variant.tool(family), "-w", "-t", "nat", "-D", "IP-MASQ-AGENT", "1")
-    redirected = [rule for rule in written if "--ctstate DNAT" in rule]
-    assert len(redirected) == len([rule for rule in written if rule.endswith("-j ACCEPT")]) > 0
-    for rule in redirected:
-        variant.load(ns, family, "-D IP-MASQ-AGENT " + _commented(ns, variant, family, rule))
-    done = apply(ns, **options)
-    loopback = {"ipv4": "127.0.0.0/8", "ipv6": "::1/128"}[family]
-    assert [(action["action"], meaning(action["rule"])) for action in done["actions"]] == [
-        ("rule added", "-m mark ! --mark 0x0/0x6000 -j RETURN"),
-        ("rule added", "-s %s -j RETURN" % loopback),
-        *(("rule added", rule) for rule in redirected),
-    ]
-    assert variant.rules(ns, family) == written
-    assert apply(ns, **options)["changed"] is False
-
-
-def _commented(ns: Namespace, variant: Variant, family: str, rule: str) -> str:
-    """A rule of our chain as iptables prints it, without its chain."""
-    listed = ns.run(variant.tool(family), "-w", "-t", "nat", "-S", "IP-MASQ-AGENT").splitlines()
-    (line,) = [line for line in listed if line.startswith("-A ") and meaning(line) == rule]
-    return line[len("-A IP-MASQ-AGENT ") :]
 
 
 class Bridge(t.NamedTuple):
