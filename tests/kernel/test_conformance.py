@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import sys
 import typing as t
 
 import pytest
@@ -149,27 +148,6 @@ def test_to_ports_share_connections_by_the_size_of_the_ranges(
             expected.append(" ".join(words))
     assert variant.rules(ns, family) == expected + ["-j MASQUERADE --random-fully"]
     assert apply(ns, **options)["changed"] is False
-
-
-#: Opens connections to a destination until one gets no answer, and prints how many got one.
-_CONNECTIONS = """
-import socket, sys
-opened = []
-try:
-    while len(opened) < 9:
-        opened.append(socket.create_connection((sys.argv[1], 8080), timeout=20 if len(opened) < 2 else 1))
-except socket.timeout:
-    pass
-print(len(opened))
-"""
-
-
-def test_a_connection_without_a_free_port_gets_no_answer(topology: Topology, variant: Variant, family: str) -> None:
-    apply(topology.node, backend=variant.backend, enable_ipv6=True, non_masquerade_cidrs=[], to_ports=["2000-2001"])
-    one, other = ADDRESSES[family].outside[:2]
-    assert topology.pod.run(sys.executable, "-c", _CONNECTIONS, one) == "2\n"
-    # Ports are taken for one destination only.
-    assert topology.pod.run(sys.executable, "-c", _CONNECTIONS, other) == "2\n"
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])

@@ -6,10 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import ipaddress
 import json
-import os
 import random
 import re
 import select
@@ -320,38 +318,6 @@ def _send_from(source: str, port: int, to: str) -> None:
         sock.bind((source, port))
         for remote_port in range(10000, 10200):
             sock.sendto(b"x", (to, remote_port))
-
-
-@pytest.mark.parametrize("damage", ["garbage", "link", "pipe", "large"])
-def test_damaged_names_of_pods(node: Namespace, damage: str) -> None:
-    """Numbers are shown whatever the results of libcni look like, and names of those that are whole."""
-    a = ADDRESSES["ipv4"]
-    apply(node)
-    folder = Path("/var/lib/cni/results")
-    node.inside(cni_results.write, folder, "default/web-0", a.pod, written=time.time() - 100)
-    node.inside(functools.partial(_damage, folder / "cbr0-other-eth0", damage))
-    seconds = int(Path("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established").read_text())
-    ports = range(5000, 5040)
-    wanted = [Tracked(6, a.pod, port, a.node, port, a.outside[0], 443) for port in ports]
-    tracked.insert(node, wanted, seconds)
-    (use,) = _report(node)["destinations"]
-    assert (use["used"], use["sources"][0].get("pod")) == (40, "default/web-0")
-    # The last packet of these was before the pod had its address.
-    tracked.insert(node, [one._replace(remote=a.outside[1]) for one in wanted], seconds - 200)
-    found = {use["destination"]: use["sources"][0].get("pod") for use in _report(node)["destinations"]}
-    assert found == {a.outside[0]: "default/web-0", a.outside[1]: None}
-
-
-def _damage(path: Path, how: str) -> None:
-    if how == "garbage":
-        path.write_bytes(b"\x00\xff{" * 1000)
-    elif how == "link":
-        path.symlink_to("/dev/zero")
-    elif how == "pipe":
-        os.mkfifo(path)
-    else:
-        with path.open("wb") as handle:
-            handle.truncate(1 << 30)
 
 
 @pytest.fixture
