@@ -16,7 +16,7 @@ from support.modules import ModuleRun, apply, refused, run_modules
 from support.namespaces import Namespace, until
 from support.program_versions import iptables_of
 from support.programs import Programs
-from support.variants import VARIANTS, Variant, snapshot
+from support.variants import VARIANTS, Variant
 
 CHAIN = "IP-MASQ-AGENT"
 LEGACY = VARIANTS["iptables_legacy"]
@@ -166,12 +166,6 @@ class TestLock:
         finally:
             process.kill()
             process.communicate()
-
-    def test_refused_for_the_lock_nothing_is_touched(self, ns: Namespace, installed: None, holder: t.Any) -> None:
-        refused(ns, backend=LEGACY.backend, lock_timeout=1, masq_chain="NEW")
-        holder.kill()
-        holder.wait()
-        assert "NEW" not in repr(snapshot(ns))
 
     def test_nft_does_not_wait_for_it(self, ns: Namespace, holder: t.Any) -> None:
         """And does not ask legacy, where legacy has no table."""

@@ -15,7 +15,7 @@ from support.marks import iptables_only
 from support.modules import apply, run_module
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
-from support.variants import BACKENDS, NFT_FAMILIES, PODS, VARIANTS, Variant, snapshot
+from support.variants import BACKENDS, NFT_FAMILIES, Variant, snapshot
 
 CHAIN = "IP-MASQ-AGENT"
 NFT = BACKENDS["iptables_nft"]
@@ -274,12 +274,3 @@ def test_the_kernel_is_asked_for_one_chain_only(ns: Namespace) -> None:
         "print(len(n._dump(n._GET_RULE, body, 'rules')), len(n.rules(2, 'nat', %r)))\n"
     ) % (str(location()).split("ansible_collections")[0], CHAIN, CHAIN)
     assert ns.run(sys.executable, "-c", program).split() == [str(len(RULES))] * 2
-
-
-def test_what_iptables_writes_is_read_as_it_is(ns: Namespace) -> None:
-    """Every shape of rule that we or earlier agents write, in both families, with the iptables of this machine."""
-    for family in NFT_FAMILIES:
-        options = dict(OPTIONS, enable_ipv6=True, to_ports=["1024-2047", "4096"], exemption="accept", source_cidrs=PODS)
-        apply(ns, **options)
-        assert apply(ns, **options)["changed"] is False, family
-    assert VARIANTS["iptables_nft"].rules(ns, "ipv6")

@@ -174,31 +174,3 @@ class TestAbsent:
     def test_makes_nothing_where_nothing_is(self, ns: Namespace, backend: str) -> None:
         assert apply(ns, state="absent", backend=backend)["changed"] is False
         assert pristine(snapshot(ns))
-
-
-#: Ports of several ranges, entries with services and mappings, marks, fixed addresses: as each backend reads them back.
-_DETAILED = {
-    "non_masquerade_cidrs": ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"],
-    "to_ports": ["3000-3999", "5000-5001", "4000-4999"],
-    "skip_marks": ["0x200/0xf00", "0x10"],
-    "snat": [{"address": "198.51.100.7", "source_cidrs": ["10.244.8.0/24"], "ports_mapping": "keep"}],
-    "rules": [
-        {"action": "masquerade", "protocols": ["udp"], "ports": ["53"], "ports_mapping": "keep"},
-        {"action": "masquerade", "destinations": ["10.9.0.0/16"], "protocols": ["tcp"]},
-    ],
-    "snat_missing": "masquerade",
-}
-
-
-def test_effects_of_rules_that_were_read_back(topology: Topology, variant: Variant) -> None:
-    """Only what changes is one: ports and marks are the same after they were written."""
-    options = {"backend": variant.backend, **_DETAILED}
-    topology.node.run("ip", "address", "add", "198.51.100.7/32", "dev", "eth0")
-    apply(topology.node, **options)
-    changed = {**options, "non_masquerade_cidrs": ["10.3.0.0/24", "10.8.0.0/16", "10.233.0.0/17"]}
-    found = apply(topology.node, check=True, **changed)["effects_summary"]
-    text = "10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16 except 10.3.0.0/24, 10.8.0.0/16, 10.233.0.0/17 from "
-    assert found[0].startswith(text) and {one.split(": ")[1].split(",")[0] for one in found} == {
-        "pod -> node",
-        "pod -> 198.51.100.7",
-    }
