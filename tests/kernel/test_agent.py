@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import time
 import typing as t
 from pathlib import Path
 
 import pytest
-from support.agent_metrics import METRICS
 from support.agent_node import AgentNode
 from support.namespaces import Namespace, until
 from support.prometheus import parse
@@ -123,13 +121,6 @@ class TestBrokenConfig:
         status = node.status()
         assert status["config"]["problem"] and status["in_sync"] and status["failing"]
         assert status["drift_repaired"] == status["config_errors"] == 1
-
-    def test_a_broken_drop_in_counts_as_much(self, node: AgentNode) -> None:
-        node.sync()
-        node.drop_in("a.json", "{")
-        done = node.sync()
-        assert done.returncode == CONFIG_BROKEN
-        assert "config.d/a.json" in done.stderr
 
     def test_a_file_that_is_being_written_anew_changes_nothing_until_it_is(self, node: AgentNode) -> None:
         node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"])
@@ -364,15 +355,6 @@ class TestProposals:
 class TestStatus:
     """status"""
 
-    def test_exit_status_follows_the_rules(self, node: AgentNode, variant: Variant) -> None:
-        node.configure(backend=variant.backend)
-        assert node.command("status").returncode == OUT_OF_SYNC
-        assert pristine(snapshot(node.ns)), "a question wrote"
-        node.sync()
-        done = node.command("status")
-        assert done.returncode == IN_SYNC
-        assert "in sync" in done.stdout and variant.backend in done.stdout
-
     def test_without_a_file_the_defaults_are_in_force(self, node: AgentNode) -> None:
         status = node.status()
         assert status["config"]["sources"] == [
@@ -475,35 +457,6 @@ class TestExplain:
                     whose = "the pod's own" if source == a.pod else "the node's"
                     assert "policy: %s address\nwarning: packets were not tested: " % whose in said
 
-    def test_a_rule_of_another_program_is_named_with_its_remedy(self, topology: Topology, tmp_path: Path) -> None:
-        a, node = ADDRESSES["ipv4"], AgentNode(topology.node, tmp_path)
-        node.configure(backend="iptables_nft")
-        node.sync()
-        NFT.load(node.ns, "ipv4", ":cali-nat-outgoing - [0:0]")
-        NFT.load(node.ns, "ipv4", "-A cali-nat-outgoing -j MASQUERADE", "-I POSTROUTING -j cali-nat-outgoing")
-        (destination,) = topology.ask(a.exempt[0]).items()
-        assert destination == (a.exempt[0], a.node)
-        first, declared, rule, interface, remedy = node.command("explain", a.exempt[0]).stdout.splitlines()[:5]
-        assert first.startswith("%s sees the node's address (%s), for tcp/80 from 10.244.1." % destination)
-        assert declared == "policy: the pod's own address"
-        assert rule == (
-            "decided by: Calico, iptables_nft, table ip nat, chain cali-nat-outgoing: "
-            "-A cali-nat-outgoing -j MASQUERADE"
-        )
-        assert interface == "interface: eth0" and remedy.startswith("remedy: set natOutgoing: false")
-
-    def test_pods_on_a_bridge_whose_packets_pass_through_iptables(self, topology: Topology, tmp_path: Path) -> None:
-        """As Kubernetes asks for: net.bridge.bridge-nf-call-iptables is 1, where the kernel has it."""
-        node = AgentNode(topology.node, tmp_path)
-        node.ns.run("ip", *"link add cni0 type bridge".split())
-        node.ns.run("ip", *"address add 10.244.77.1/24 dev cni0".split())
-        node.ns.run("ip", *"link set cni0 up".split())
-        node.ns.run("sysctl", "-q", "net.bridge.bridge-nf-call-iptables=1", check=False)
-        node.configure(backend="iptables_nft")
-        node.sync()
-        said = node.command("explain", ADDRESSES["ipv4"].outside[0], "--source", "10.244.77.2").stdout
-        assert "decided by: ip-masq-agent" in said
-
     def test_rules_that_differ_from_the_policy_are_reported_without_a_copy_too(self, node: AgentNode) -> None:
         node.sync()
         said = node.call(*BARE, node.agent, "explain", "169.254.1.1").stdout
@@ -535,79 +488,6 @@ class TestExplain:
             assert first == "%s sees the node's address (%s), for tcp/80 from %s" % (a.outside[0], seen, bound)
             assert declared == "policy: the node's address"
             node.sync()
-
-
-class TestVerify:
-    """verify, and where its result is shown"""
-
-    def test_a_conflict_is_found_stored_and_gone_after_the_remedy(self, topology: Topology, tmp_path: Path) -> None:
-        a, node = ADDRESSES["ipv4"], AgentNode(topology.node, tmp_path, metrics=True)
-        node.configure(backend="nftables", enableIPv6=True)
-        node.sync()
-        before = node.ns.run("nft", "-s", "list", "ruleset")
-        done = node.command("verify")
-        assert done.returncode == 0 and re.match(
-            r"\d+ kinds of packets, all match the policy$", done.stdout.splitlines()[0]
-        )
-        agrees = (
-            r"IN SYNC: the rules are those of the policy; verified \d s ago: \d+ kinds of packets, all match the po"
-        )
-        assert re.match(agrees, node.command("status").stdout)
-
-        rule = ("POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
-        node.ns.run("iptables-nft", "-t", "nat", "-A", *rule)
-        assert topology.ask("10.99.0.1") == {"10.99.0.1": a.pod}
-        done = node.command("verify")
-        assert done.returncode == 5, done.stdout + done.stderr
-        first, conflict, decided_by = done.stdout.splitlines()[:3]
-        assert re.match(r"\d+ kinds of packets, 1 conflict$", first)
-        assert conflict.startswith(
-            "error: 10.8.0.0/16 sees the node's address, not the pod's own address "
-            "(rule of an unknown program: -A POSTROUTING"
-        )
-        assert (
-            decided_by == "  iptables_nft, table ip nat, chain POSTROUTING: -A POSTROUTING -d 10.8.0.0/16 -j MASQUERADE"
-        )
-        last = node.status()["last_verification"]
-        assert (last["verified"], last["conflicts"]) == (False, 1) and "10.8.0.0/16" in last["summary"]
-        status = node.command("status")
-        assert re.search(r"^verified +20.*10\.8\.0\.0/16 sees the node", status.stdout, re.MULTILINE)
-        assert status.returncode == 5 and status.stdout.startswith(
-            "CONFLICTS: 10.8.0.0/16 sees the node's address, not the pod's own address (rule "
-        )
-        assert node.command("status", "--tolerate-conflicts").returncode == IN_SYNC
-        node.sync()
-        metrics = parse((node.metrics_dir / "ip_masq_agent.prom").read_text())
-        assert metrics.values["ip_masq_agent_verification_conflicts", ()] == 1
-        # Of what docs/monitoring names, all but what other options of the policy are needed for.
-        others = {"connections_flushed_total", "leaked_packets_total", "source_ports_highest_share"}
-        others = {"ip_masq_agent_" + name for name in others}
-        assert METRICS - set(metrics.types) == others
-        assert set(metrics.types) <= METRICS
-
-        node.ns.run("iptables-nft", "-t", "nat", "-D", *rule)
-        assert node.command("verify").returncode == 0
-        assert node.status()["last_verification"]["verified"] is True
-        node.ns.run("iptables-nft", "-t", "nat", "-F")
-        node.ns.run("nft", "delete", "table", "ip", "nat")
-        assert node.ns.run("nft", "-s", "list", "ruleset") == before
-
-
-class TestWho:
-    """who"""
-
-    def test_pod_behind_a_masqueraded_connection(self, topology: Topology, tmp_path: Path) -> None:
-        a, node = ADDRESSES["ipv4"], AgentNode(topology.node, tmp_path)
-        node.configure(backend="nftables")
-        node.sync()
-        topology.ask(a.outside[0], protocol="udp")
-        listed = node.ns.run("conntrack", "-L", "-p", "udp", "--orig-src", a.pod)
-        own, _port, remote, seen = re.findall(r"[sd]port=([0-9]+)", listed)
-        asked = ("%s:%s" % (a.node, seen), "--to", "%s:%s" % (a.outside[0], remote), "--protocol", "udp")
-        expected = "udp %s:%s -> %s:%s, seen as %s:%s\n" % (a.pod, own, a.outside[0], remote, a.node, seen)
-        assert node.command("who", *asked).stdout == expected
-        none = node.command("who", "%s:1" % a.node)
-        assert none.returncode == 1 and "no tracked tcp connection from %s:1" % a.node in none.stderr
 
 
 def installed(node: AgentNode) -> t.List[str]:
@@ -748,22 +628,8 @@ class TestModule:
             assert NFT.rules(bare.ns, family, "OPS-MASQ") is None and not NFT.listing(bare.ns, family, "POSTROUTING")
         assert installed(bare) == []
 
-    def test_removal_with_other_options_leaves_nothing(self, bare: AgentNode) -> None:
-        self.run(bare, config={"masqChain": "OPS-MASQ"}, config_dir="/etc/masq", bin_dir="/usr/local/sbin/masq/")
-        done = self.run(bare, state="absent", metrics_dir=None)
-        assert done["changed"] and not done.get("failed"), done
-        assert not bare.at("/etc/masq").exists() and NFT.rules(bare.ns, "ipv4", "OPS-MASQ") is None
-        assert installed(bare) == []
-
     def test_a_node_without_systemd_is_refused(self, bare: AgentNode) -> None:
         (bare.root / "run/systemd/system").rmdir()
         done = self.run(bare, config={})
         assert done["failed"] and "not booted with systemd" in done["msg"]
         assert installed(bare) == [] and pristine(snapshot(bare.ns))
-
-    def test_remove_from_the_command_line_leaves_nothing(self, bare: AgentNode) -> None:
-        self.run(bare, config={"enableIPv6": True})
-        done = bare.command("remove")
-        assert done.returncode == 0, done.stderr
-        assert installed(bare) == []
-        assert NFT.rules(bare.ns, "ipv4") is None and NFT.rules(bare.ns, "ipv6") is None
