@@ -199,6 +199,7 @@ def test_a_reference_agent_elsewhere_is_named_and_the_journal_stays_short(
     assert [one["text"] for one in info["health"] if "repaired %d times" % TICKS in one["text"]]
 
 
+@pytest.mark.parametrize("variant", ["nftables"], indirect=True)
 def test_the_module_that_installs_the_agent_repairs_and_warns(ns: Namespace, tmp_path: Path, variant: Variant) -> None:
     node = AgentNode(ns, tmp_path, installed=False)
     options: t.Dict[str, t.Any] = {"config": {"backend": variant.backend}}
