@@ -119,12 +119,6 @@ def test_rules_of_any_backend_and_kubenets_deletion_leave_each_other_alone(
     assert apply(ns, backend=variant.backend)["changed"] is False
 
 
-@iptables_only
-def test_a_kubelet_of_today_is_left_alone(ns: Namespace, variant: Variant, tmp_path: Path) -> None:
-    first, second = go(ns, tmp_path, "1.30.4", "", variant.tool("ipv4"))
-    assert first == second == [False, "", "not_applicable", []]
-
-
 @pytest.mark.parametrize("elsewhere, decision", [(False, "unknown"), (True, "no_kubelet")])
 def test_a_kubelet_whose_network_is_another_is_not_the_node_s(
     ns: Namespace, tmp_path: Path, elsewhere: bool, decision: str

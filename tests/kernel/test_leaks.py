@@ -21,7 +21,7 @@ from support.agent_node import AgentNode
 from support.flood import Flood
 from support.leak_packets import Stray
 from support.marks import halved
-from support.modules import Result, apply, run_module, run_modules
+from support.modules import apply, run_module, run_modules
 from support.namespaces import Namespace
 from support.programs import Programs, is_restore
 from support.prometheus import parse
@@ -571,10 +571,3 @@ def test_effects_are_those_of_the_change_alone(ns: Namespace, variant: Variant) 
             for network in effect["destinations"]
         }
         assert found == expected, options
-
-
-def test_refused_without_the_networks_of_the_pods(ns: Namespace) -> None:
-    for leaks in ("count", "drop"):
-        done: Result = run_module(ns, leaks=leaks)
-        assert done["failed"] and "leaks: %s needs the networks of the pods: set source_cidrs" % leaks in done["msg"]
-    assert not apply(ns, check=True, leaks="ignore").get("failed")
