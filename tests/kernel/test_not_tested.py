@@ -88,6 +88,36 @@ def test_an_address_of_a_link_that_has_none_is_a_conflict(topology: Topology) ->
     assert any(uplink in one["remedy"] and "snat" in one["remedy"] for one in found["conflicts"]), found["conflicts"]
 
 
+def test_a_rule_that_writes_addresses_behind_the_translation_is_named(topology: Topology) -> None:
+    apply(topology.node, backend="iptables_nft")
+    rule = "ip daddr %s ip saddr set 192.0.2.200" % _EXEMPT
+    topology.node.run("nft", "add table ip late { chain c { type filter hook postrouting priority 300; %s; }; }" % rule)
+    found = _verify(topology.node, backend="iptables_nft")
+    assert found["verified"] is not True, found["summary"]
+    assert ["unknown_rule", [_EXEMPT + "/32"]] in [[one["code"], one["ranges"]] for one in found["untested"]]
+
+
+def test_a_conflict_says_no_more_than_was_seen(topology: Topology) -> None:
+    """One rule that hits one service of one range, and all services of another, is two conflicts."""
+    apply(topology.node, backend="iptables_nft")
+    other = ADDRESSES["ipv4"].exempt[1]
+    elements = "%s . 443, %s . 0-65535" % (_EXEMPT, other)
+    rule = "ip daddr . tcp dport { %s } masquerade" % elements
+    topology.node.run("nft", "add table ip other { chain c { type nat hook postrouting priority 90; %s; }; }" % rule)
+    found = _verify(topology.node, backend="iptables_nft")
+    assert sorted((one["range"], one["services"]) for one in found["conflicts"]) == sorted(
+        [(_EXEMPT + "/32", ["tcp/443"]), (other + "/32", ["tcp"])]
+    )
+
+
+def test_a_conflict_of_some_source_ports_says_which(topology: Topology) -> None:
+    apply(topology.node, backend="iptables_nft")
+    rule = ("POSTROUTING", "-d", _EXEMPT, "-p", "udp", "--sport", "4000:4010", "-j", "MASQUERADE")
+    topology.node.run("iptables-nft", "-t", "nat", "-I", *rule)
+    (found,) = _verify(topology.node, backend="iptables_nft")["conflicts"]
+    assert (found["range"], found["services"]) == (_EXEMPT + "/32", ["udp from port 4000-4010"])
+
+
 def test_what_a_filter_seldom_lets_pass_is_tested(topology: Topology) -> None:
     """A drop breaks no promise; the others leave, and two verifications of a node have one answer."""
     apply(topology.node, backend="iptables_nft")
@@ -409,3 +439,21 @@ def test_a_set_with_a_mask_is_copied(topology: Topology) -> None:
     _carry_out(topology.node, [_MASQUERADED.replace("-d " + _EXEMPT, "-m set --match-set net dst")])
     (found,) = _verify(topology.node, backend="iptables_nft")["conflicts"]
     assert found["range"] == "10.99.0.0/24"
+
+
+@pytest.mark.parametrize("hashed", ["iptables", "nft"])
+def test_a_mark_from_a_hash_is_not_known(topology: Topology, hashed: str) -> None:
+    """One of many packets has the mark for which a rule masquerades."""
+    apply(topology.node, backend="iptables_nft")
+    if hashed == "nft":
+        rule = "ip daddr %s meta mark set jhash ip saddr . tcp dport mod 4000" % _EXEMPT
+        topology.node.run(
+            "nft", "add table ip m { chain c { type filter hook prerouting priority -150; %s; }; }" % rule
+        )
+    else:
+        target = "HMARK --hmark-tuple src,dst,dport --hmark-mod 4000 --hmark-offset 1 --hmark-rnd 7"
+        topology.node.run("iptables-nft", *("-t mangle -A PREROUTING -d %s -p tcp -j %s" % (_EXEMPT, target)).split())
+    topology.node.run("iptables-nft", *"-t nat -I POSTROUTING -m mark --mark 0x5 -j MASQUERADE".split())
+    found = _verify(topology.node, backend="iptables_nft")
+    assert found["verified"] is not True, found["summary"]
+    assert [_EXEMPT + "/32"] in [one["ranges"] for one in found["untested"]], found["untested"]
