@@ -46,12 +46,6 @@ def test_auto_is_not_led_astray_by_empty_legacy_tables(ns: Namespace) -> None:
     assert chosen(ns) == "iptables_nft"
 
 
-def test_auto_stays_with_what_it_took(ns: Namespace) -> None:
-    LEGACY.load(ns, "ipv4", "-A POSTROUTING -s 10.88.0.0/16 -j MASQUERADE")
-    assert chosen(ns) == "iptables_legacy"
-    assert apply(ns, backend="auto")["changed"] is False
-
-
 @pytest.mark.parametrize("chain", [CHAIN, "IP-MASQ"], ids=["ours", "an earlier agent's"])
 @pytest.mark.parametrize(
     "variant, stale", [(b, v) for b in BACKENDS.values() for v in VARIANTS.values() if b is not v], ids=str

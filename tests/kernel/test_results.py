@@ -164,12 +164,6 @@ class TestAbsent:
         again = apply(ns, state="absent", backend=backend)
         assert (again["changed"], again["actions"]) == (False, [])
 
-    @iptables_only
-    def test_removes_a_chain_that_has_no_jump(self, ns: Namespace, variant: Variant) -> None:
-        variant.load(ns, "ipv4", ":%s - [0:0]" % CHAIN, "-A %s -j MASQUERADE" % CHAIN)
-        assert apply(ns, backend=variant.backend, state="absent")["changed"] is True
-        assert variant.rules(ns, "ipv4") is None
-
     @pytest.mark.parametrize("backend", ["auto", *BACKENDS])
     def test_makes_nothing_where_nothing_is(self, ns: Namespace, backend: str) -> None:
         assert apply(ns, state="absent", backend=backend)["changed"] is False

@@ -539,14 +539,6 @@ def test_a_snapshot_that_is_older_than_an_hour_leads_to_the_agent(node_nft: Agen
     assert node_nft.resync() == []
 
 
-def test_a_snapshot_of_another_place_leads_to_the_agent(node_nft: AgentNode) -> None:
-    """Programs that are gone, or say something else after an upgrade."""
-    commands = node_nft.run_dir / "commands"
-    commands.write_text(commands.read_text().replace("/iptables-nft", "/no-such-program"))
-    assert node_nft.resync() == ["resync"]
-    node_nft.settle()
-
-
 def test_what_could_not_be_looked_at_is_looked_at_by_the_next_resync(node_nft: AgentNode) -> None:
     """Left-overs in iptables-legacy, while another program holds its lock."""
     legacy, ns = BACKENDS["iptables_legacy"], node_nft.ns
