@@ -57,26 +57,6 @@ def test_places_in_both_families(ns: Namespace, variant: Variant, position: str)
     assert not apply(ns, **options)["changed"]
 
 
-@iptables_only
-def test_moving_is_one_action_and_loses_no_rule(ns: Namespace, variant: Variant, family: str) -> None:
-    options = {"backend": variant.backend, "enable_ipv6": True}
-    apply(ns, **options)
-    variant.load(ns, family, *OTHERS)
-    for position, place in (("last", PLACES["last"]), ("first", PLACES["first"]), ("keep", PLACES["first"])):
-        done = apply(ns, jump_position=position, **options)
-        assert [action["action"] for action in done["actions"]] == ["jump moved to its position"] * done["changed"]
-        assert targets(ns, variant, family) == place
-    assert not done["changed"]
-
-
-@iptables_only
-def test_chain_without_a_jump_is_a_warning(ns: Namespace, variant: Variant) -> None:
-    done = apply(ns, backend=variant.backend, jump_position="before:cali-POSTROUTING")
-    (warning,) = [warning for warning in done["warnings"] if "jump_position" in warning]
-    assert "no rule of POSTROUTING leads to cali-POSTROUTING" in warning
-    assert targets(ns, variant, "ipv4") == CHAIN
-
-
 PRIORITIES = {"keep": 100, "first": -199, "last": 2147483647}
 
 
