@@ -27,21 +27,38 @@ import typing as t
 
 #: Flags and whether they take a value; a few of those that real nodes use.
 FLAGS = {
-    **dict.fromkeys(("fail-swap-on", "help", "version"), False),
-    **dict.fromkeys(("allowed-unsafe-sysctls", "bootstrap-kubeconfig", "cgroup-driver", "cluster-domain"), True),
-    **dict.fromkeys(("config", "container-runtime-endpoint", "healthz-bind-address", "healthz-port"), True),
-    **dict.fromkeys(("hostname-override", "kubeconfig", "max-pods", "node-ip", "node-labels", "root-dir", "v"), True),
-    **dict.fromkeys(("pod-infra-container-image", "register-with-taints", "runtime-cgroups"), True),
+    "allowed-unsafe-sysctls": True,
+    "bootstrap-kubeconfig": True,
+    "cgroup-driver": True,
+    "cluster-domain": True,
+    "config": True,
+    "container-runtime-endpoint": True,
+    "fail-swap-on": False,
+    "healthz-bind-address": True,
+    "healthz-port": True,
+    "help": False,
+    "hostname-override": True,
+    "kubeconfig": True,
+    "max-pods": True,
+    "node-ip": True,
+    "node-labels": True,
+    "pod-infra-container-image": True,
+    "register-with-taints": True,
+    "root-dir": True,
+    "runtime-cgroups": True,
+    "v": True,
+    "version": False,
 }
 
-#: Flags that went away with dockershim in 1.24; all take a value.
-FLAGS_BEFORE_1_24 = dict.fromkeys(
-    (
-        *("cni-bin-dir", "cni-conf-dir", "container-runtime", "network-plugin", "network-plugin-mtu"),
-        "non-masquerade-cidr",
-    ),
-    True,
-)
+#: Flags that went away with dockershim in 1.24.
+FLAGS_BEFORE_1_24 = {
+    "cni-bin-dir": True,
+    "cni-conf-dir": True,
+    "container-runtime": True,
+    "network-plugin": True,
+    "network-plugin-mtu": True,
+    "non-masquerade-cidr": True,
+}
 
 #: What kubenet appends to POSTROUTING, after ``! -d CIDR``.
 KUBENET_RULE = (
@@ -351,9 +368,12 @@ def install_main(argv: t.Sequence[str]) -> int:
     parser.add_argument("command", choices=["install"])
     parser.add_argument("path")
     parser.add_argument("--version", required=True)
+    parser.add_argument("--port", type=int, default=10248)
     parser.add_argument("--iptables", default="")
     parser.add_argument("--hang", action="store_true")
     parser.add_argument("--refuse", action="append", default=[])
+    parser.add_argument("--unhealthy", action="append", default=[])
+    parser.add_argument("--process", default="kubelet")
     given = vars(parser.parse_args(list(argv)))
     given.pop("command")
     install(given.pop("path"), given.pop("version"), **given)
