@@ -22,6 +22,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values impo
     Answer,
     Question,
 )
+from strange.spaces import Namespace as Space
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
 from support.twins import build, node_of
@@ -223,3 +224,34 @@ def test_order_that_the_kernel_does_not_tell(first: str, second: str, sources: t
     answers = carry_out(_two_answers, _SNAT[first], _SNAT[second])
     assert [answer.source for answer in answers] == sources
     assert all(answer.decided_by is not None for answer in answers)
+
+
+_MASQUERADE = "table %s t { chain c {\ntype nat hook postrouting priority 100;\noifname eth0 masquerade\n}\n}\n"
+
+
+def _addresses_of_another_link(destination: str, pod: str) -> t.Tuple[t.Optional[str], ...]:
+    """Return what the kernel and the copy take where the link to the gateway has no address.
+
+    It is one of the link that came first. ``pods`` came last, but has the lower index: it was elsewhere in between.
+    """
+    node, elsewhere = node_of("pods", "address delete 198.51.100.1/24 dev eth0", "link add ext type bridge"), Space()
+    node.ip(["link set pods netns %s" % elsewhere.path])
+    elsewhere.ip(["link set pods netns %s" % node.path])
+    node.sysctl({"ipv6/conf/all/forwarding": 1})
+    lines = ["address add 192.0.2.200/32 dev ext", "address add fd55::1/64 dev ext nodad", "link set ext up"]
+    lines += ["address add 10.244.1.1/24 dev pods", "address add fd44::1/64 dev pods nodad", "link set pods up"]
+    lines += ["route add default dev eth0", "route add ::/0 dev eth0"]
+    node.ip(lines)
+    node.run(["nft", "-f", "-"], _MASQUERADE % "ip" + _MASQUERADE % "ip6")
+    route = node.run(["ip", "route", "get", destination]).split()
+    with node:
+        (answer,) = _ask(Question(destination, pod))
+    return route[route.index("src") + 1], answer.source
+
+
+@pytest.mark.parametrize(
+    ("destination", "pod", "address"),
+    [("203.0.113.10", "10.244.1.2", "192.0.2.200"), ("2001:db8:99::1", "fd44::2", "fd55::1")],
+)
+def test_address_of_the_link_that_came_first(destination: str, pod: str, address: str) -> None:
+    assert carry_out(_addresses_of_another_link, destination, pod) == (address, address)

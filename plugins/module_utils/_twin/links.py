@@ -13,9 +13,13 @@ import typing as t
 
 from .._errors import NodeError
 from .._system import netlink
+from .._system.families import IPV4
 from .._system.netlink import Message, Netlink
 
 _NEW_LINK, _GET_LINK, _SET_LINK = 16, 18, 19
+#: linux/neighbour.h: settings of each link for its neighbours
+_GET_NEIGHBOUR_TABLES, _PARAMETERS, _PARAMETERS_LINK = 66, 6, 1
+_NDTM = struct.Struct("=Bxxx")
 #: linux/if_link.h
 _ADDRESS, _NAME, _MTU, _MASTER, _STATE, _INFO, _GROUP = 1, 3, 4, 10, 16, 18, 27
 _NS_FD, _TX_QUEUES, _RX_QUEUES, _XDP = 28, 31, 32, 43
@@ -71,12 +75,18 @@ class Link(t.NamedTuple):
 
 
 def read() -> t.Tuple[Link, ...]:
-    """Read all links of this network namespace.
+    """Read all links of this network namespace, in the order in which they came into it.
 
     :raises NodeError: the kernel does not answer.
     """
     with Netlink(netlink.ROUTE) as kernel:
-        return tuple(_link(message.body) for message in kernel.dump(_GET_LINK, _HEADER.pack(0, 0, 0, 0, 0), "links"))
+        found = [_link(message.body) for message in kernel.dump(_GET_LINK, _HEADER.pack(0, 0, 0, 0, 0), "links")]
+        tables = kernel.dump(_GET_NEIGHBOUR_TABLES, _NDTM.pack(IPV4.number), "the order of links")
+    # Links are listed by index, which they keep on a way through other namespaces; the tables have the newest first.
+    # A link that is in none, because of an MTU below 68, has no address.
+    parameters = (netlink.value(message.body[_NDTM.size :], _PARAMETERS) for message in tables)
+    age = {_word(netlink.value(each, _PARAMETERS_LINK)): number for number, each in enumerate(parameters)}
+    return tuple(sorted(found, key=lambda link: (-age.get(link.index, -1), link.index)))
 
 
 def _link(body: bytes) -> Link:
@@ -133,8 +143,8 @@ def make(links: t.Sequence[Link], outside: int) -> t.Dict[int, int]:
         for link in present:
             if link.name in names and not link.loopback:
                 _do(kernel, _SET_LINK, _header(link.index) + netlink.text(_NAME, "spare%d" % link.index), link.name)
-        # In their order: where no address is asked for, the kernel takes one of the first link that has one.
-        for link in sorted(links, key=lambda link: link.index):
+        # In their order: where a link has no address, the kernel takes one of the first link that has one.
+        for link in links:
             if link.loopback:
                 continue
             body = _header(number[link.index]) + _common(link)
