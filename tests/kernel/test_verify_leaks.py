@@ -110,6 +110,58 @@ def test_what_another_rule_lets_pass_breaks_the_promise_to_drop(topology: Topolo
     assert "-d 203.0.113.0/24" in one["decided_by"]["rule"] and "before the rules about leaks" in one["remedy"]
 
 
+#: Rules in front of the rules about leaks, the name of a packet that conntrack calls invalid and each lets pass, if it
+#: is sent here, and of these in a conflict.
+_LETTING = [
+    ("-p udp", "UDP with a wrong checksum", "udp with a wrong checksum"),
+    ("-p sctp", "SCTP abort", "sctp with a wrong checksum"),
+    ("-p udplite", "", "protocol 136 that conntrack calls invalid"),
+    ("-p gre", "", "protocol 47 that conntrack calls invalid"),
+    ("-p tcp --tcp-flags ALL SYN,ACK", "TCP SYN+ACK", "tcp without a connection"),
+    ("-p tcp --tcp-flags RST RST", "TCP RST", "tcp without a connection"),
+    ("-p tcp ! --tcp-flags RST RST --dport 9", "TCP FIN", "tcp without a connection"),
+    ("-p tcp --tcp-flags SYN,ACK SYN", "TCP with a wrong checksum", "tcp without a connection"),
+]
+
+
+@pytest.mark.parametrize("xtables", ["iptables_nft", "iptables_legacy"])
+def test_a_rule_that_lets_few_of_them_pass_breaks_it_too(topology: Topology, xtables: str) -> None:
+    """Each is found by a packet that the rule means, with the rule and every range that is masqueraded."""
+    options = {"non_masquerade_cidrs": ["10.0.0.0/8"], "source_cidrs": PODS[:1], "backend": xtables, "leaks": "drop"}
+    apply(topology.node, **options)
+    tool = "iptables-nft" if xtables == "iptables_nft" else "iptables-legacy"
+    for rule, packet, service in _LETTING:
+        topology.node.run(tool, "-t", "mangle", "-I", "POSTROUTING", *rule.split(), "-j", "ACCEPT")
+        leaking = _outside(topology, _A.outside[0])
+        assert packet in (*leaking, "") and "ICMP 3/1" not in leaking
+        (found,) = run_modules(topology.node, [{**options, "verify": True}], module="ip_masq_info")
+        topology.node.run(tool, "-t", "mangle", "-D", "POSTROUTING", *rule.split(), "-j", "ACCEPT")
+        assert (found["verified"], found["untested"]) == (False, []), rule
+        assert {"8.0.0.0/7", "192.0.0.0/2"} <= {one["range"] for one in found["conflicts"]}, rule
+        for one in found["conflicts"]:
+            assert (one["services"], one["severity"]) == ([service], "error"), rule
+            assert "ACCEPT" in one["decided_by"]["rule"] and one["decided_by"]["chain"] == "POSTROUTING"
+    (found,) = run_modules(topology.node, [{**options, "verify": True}], module="ip_masq_info")
+    assert (found["verified"], found["untested"]) == (True, [])
+
+
+def test_a_rule_whose_packets_cannot_be_sent_is_not_tested(topology: Topology) -> None:
+    """Of ICMP errors one type is sent; whether a flag of TCP is set that says nothing is not understood."""
+    options = {"non_masquerade_cidrs": ["10.0.0.0/8"], "source_cidrs": PODS[:1], "backend": "iptables_nft"}
+    options["leaks"] = "drop"
+    apply(topology.node, **options)
+    for rule, packet, code in (
+        ("icmp type time-exceeded accept", "ICMP 11/0", "unpredicted"),
+        ("tcp flags & psh == psh accept", "TCP RST+PSH", "unknown_rule"),
+    ):
+        topology.node.run("nft", "insert", "rule", "ip", "mangle", "POSTROUTING", *rule.split())
+        assert packet in _outside(topology, _A.outside[0])
+        (found,) = run_modules(topology.node, [{**options, "verify": True}], module="ip_masq_info")
+        topology.node.run("iptables-nft", "-t", "mangle", "-D", "POSTROUTING", "1")
+        assert (found["verified"], found["conflicts"]) == (None, []), rule
+        assert {one["code"] for one in found["untested"]} == {code}, rule
+
+
 def test_what_another_rule_lets_pass_by_chance_breaks_it_too(topology: Topology) -> None:
     apply(topology.node, backend="iptables_nft", leaks="drop", **POLICY)
     rule = "-d 203.0.113.0/24 -p tcp -m statistic --mode random --probability 0.01 -j ACCEPT"

@@ -23,6 +23,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules impo
     MARK,
     PICKED_UP,
     RELATED,
+    STRAY,
     UNTRACKED,
     Branch,
     Match,
@@ -63,7 +64,7 @@ class Probe(t.NamedTuple):
             DNAT: 0,
             UNTRACKED: untracked,
             RELATED: 0,
-            PICKED_UP: 0,
+            PICKED_UP: STRAY | 0x02 if untracked == INVALID else 0,
         }
 
     def fulfils(self, match: Match) -> bool:

@@ -31,6 +31,7 @@ from .rules import (
     SENT_BY_OWNER,
     SENT_BY_SOCKET,
     SET,
+    STRAY,
     UNDECIDED,
     UNTRACKED,
     BaseChain,
@@ -94,7 +95,7 @@ _TOPS = {
     UNTRACKED: INVALID,
     DNAT: 1,
     RELATED: 1,
-    PICKED_UP: 1,
+    PICKED_UP: STRAY | 0xFF,
     SENT: SENT_BY_SOCKET | SENT_BY_OWNER,
     DECIDED: BY_TEMPLATE,
 }

@@ -14,7 +14,7 @@ from .._system import intervals, netlink
 from .._system.families import IPV4, IPV6
 from .reading import Conditions, UnknownError, both
 from .referenced_objects import Known
-from .rules import ALL_BITS, CT_MARK, DNAT, INVALID, MARK, PICKED_UP, RELATED, UNTRACKED, Names
+from .rules import ALL_BITS, CT_MARK, DNAT, INVALID, MARK, PICKED_UP, RELATED, STRAY, UNTRACKED, Names
 
 #: One byte: ``(byte of the field & bits) ^ flips``. ``place`` counts from the lowest byte. A field of "" is a
 #: constant; one that begins with "?" is not known, and the rest is its name; one with "@" is the value of a map.
@@ -274,16 +274,20 @@ _BESIDE = [sum(some) for count in range(5) for some in itertools.combinations((0
 
 
 def with_flags(mask: int, wanted: int) -> t.Optional[Conditions]:
-    """Return which first packets of a connection have these flags of TCP under a mask; None if none has.
+    """Return which packets have these flags of TCP under a mask, of those that are first of a connection or invalid.
 
-    :raises UnknownError: the sender chooses.
+    :returns: None if none has.
+    :raises UnknownError: the sender of a first packet chooses.
     """
     opens, goes_on = ({(flag | more) & mask == wanted for more in _BESIDE} for flag in (_SYN, _ACK))
     if len(opens) + len(goes_on) > 2:
         raise UnknownError("flags of TCP that the sender chooses")
-    if opens == goes_on:
-        return {} if True in opens else None
-    return {(PICKED_UP, ALL_BITS): ((0, 0),) if True in opens else ((1, 1),)}
+    values = [value for value, found in enumerate((opens, goes_on)) if True in found]
+    values += [STRAY | flags for flags in range(0x100) if flags & mask == wanted]
+    allowed = intervals.of((value, value) for value in values)
+    if allowed == ((0, 1), (STRAY, STRAY | 0xFF)):
+        return {}
+    return {(PICKED_UP, ALL_BITS): allowed} if allowed else None
 
 
 #: fields whose values stand for others, and what they are

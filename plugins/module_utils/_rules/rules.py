@@ -25,8 +25,10 @@ UNTRACKED = "untracked"
 INVALID = 2
 #: 1 where the packet begins a connection that another one has announced, so that it is RELATED and not NEW
 RELATED = "related"
-#: 1 where it begins a connection of TCP for conntrack and has ACK in place of SYN (nf_conntrack_tcp_loose)
+#: 1 where it begins a connection of TCP for conntrack and has ACK in place of SYN (nf_conntrack_tcp_loose); STRAY and
+#: the flags of TCP where conntrack calls it invalid
 PICKED_UP = "picked up"
+STRAY = 0x100
 #: Whether a condition on a socket of the node matches; to the copy none belongs that would take such packets.
 BY_SOCKET = "sockets of the node that take packets of pods (socket)"
 #: what of the node sends the packet: nothing of a packet that is forwarded; a socket, whose owner is the one asked for

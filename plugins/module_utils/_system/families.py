@@ -46,7 +46,7 @@ class Family(str):
 #: IANA's numbers of protocols, by the names that iptables, nft and this collection print.
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ipv6-icmp": 58}
 TCP, UDP, SCTP, ICMP, ICMPV6 = PROTOCOLS.values()
-DCCP, AH, UDPLITE = 33, 51, 136
+DCCP, GRE, AH, NO_NEXT, UDPLITE = 33, 47, 51, 59, 136
 PROTOCOL_NAMES = {number: name for name, number in PROTOCOLS.items()}
 
 

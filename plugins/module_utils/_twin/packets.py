@@ -23,8 +23,7 @@ _UNREACHABLE = {ICMP: (3, 3), ICMPV6: (1, 4)}
 _NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT = 135, 136
 _MAGIC = b"kubenode.ip_masq"
 _SYN, _RST, _ACK = 0x02, 0x04, 0x10
-#: no flags, IPv4 inside (RFC 2784)
-_UNKNOWN = struct.pack("!HHI", 0, IPV4, 0)
+_ALL_BITS = 0xFFFFFFFF
 #: UDP inside, six words, an index, the first number, and 12 bytes that nobody checks on the way (RFC 4302)
 _AUTHENTICATION = struct.pack("!BBHII12x", UDP, 4, 0, 300, 1)
 #: As Linux opens a connection over Ethernet (tcp_syn_options() in net/ipv4/tcp_output.c): maximum segment size 1460,
@@ -49,18 +48,20 @@ class SeenPacket(t.NamedTuple):
 
 
 def transport(
-    protocol: int, source: bytes, destination: bytes, source_port: int, port: int, number: int, stray: bool = False
+    protocol: int, source: bytes, destination: bytes, source_port: int, port: int, number: int, stray: int = 0
 ) -> bytes:
     """Return what follows the header of IP.
 
     :param source: packed; together with ``destination`` it is part of the checksum.
-    :param stray: of TCP a reset instead of what opens a connection.
+    :param stray: as in Question: with a wrong checksum, invalid to conntrack whatever else it is.
     """
     token = _MAGIC + struct.pack("!I", number)
     if protocol == TCP:
-        options, flags = (b"", _RST) if stray else (_SYN_OPTIONS, _SYN)
+        options, flags = (b"", stray & 0xFF) if stray else (_SYN_OPTIONS, _SYN)
+        confirmed = number ^ _ALL_BITS if stray else 0
         words = (20 + len(options)) // 4
-        body = struct.pack("!HHIIBBHHH", source_port, port, number, 0, words << 4, flags, 64240, 0, 0) + options
+        body = struct.pack("!HHIIBBHHH", source_port, port, number, confirmed, words << 4, flags, 64240, 0, 0)
+        body += options
         place = 16
     elif protocol == UDP:
         body = struct.pack("!HHHH", source_port, port, 8 + len(token), 0) + token
@@ -68,7 +69,7 @@ def transport(
     elif protocol == SCTP:
         chunk = struct.pack("!BBHIIHHI", 1, 0, 20, number or 1, 65535, 1, 1, number)
         body = struct.pack("!HHII", source_port, port, 0, 0) + chunk
-        return body[:8] + struct.pack("<I", _crc32c(body)) + body[12:]
+        return body[:8] + struct.pack("<I", _crc32c(body) ^ bool(stray)) + body[12:]
     elif protocol == UDPLITE:
         body = struct.pack("!HHHH", source_port, port, 0, 0) + token
         place = 6
@@ -78,9 +79,11 @@ def transport(
         place = 6
     elif protocol == AH:
         # In IPv6 conntrack looks at what is behind it.
-        return _AUTHENTICATION + transport(UDP, source, destination, source_port, port, number)
+        return _AUTHENTICATION + transport(UDP, source, destination, source_port, port, number, stray)
     elif protocol not in (ICMP, ICMPV6):
-        return _UNKNOWN + token
+        # GRE with no flags, IPv4 inside (RFC 2784); of version 1 that is invalid (gre_pkt_to_tuple() in the kernel's
+        # nf_conntrack_proto_gre.c).
+        return struct.pack("!HHI", bool(stray), IPV4, 0) + token
     else:
         body = struct.pack("!BBHHH", _ICMP_ECHO if protocol == ICMP else _ICMPV6_ECHO, 0, 0, source_port, 1) + token
         place = 2
@@ -88,11 +91,12 @@ def transport(
         return _checked(body, place)
     # With its own number in the checksum, UDP-Lite is invalid to conntrack (udplite_error() in the kernel's
     # nf_conntrack_proto_udp.c).
-    return _checked(body, place, _pseudo_header(source + destination, body, UDP if protocol == UDPLITE else protocol))
+    summed = 0 if stray else UDP if protocol == UDPLITE else protocol
+    return _checked(body, place, _pseudo_header(source + destination, body, summed))
 
 
 def packet(
-    protocol: int, source: str, destination: str, source_port: int, port: int, number: int, stray: bool = False
+    protocol: int, source: str, destination: str, source_port: int, port: int, number: int, stray: int = 0
 ) -> bytes:
     """Return a whole packet of IPv4 or IPv6; see ``transport``.
 
@@ -133,7 +137,7 @@ def _checked(data: bytes, place: int, before: bytes = b"") -> bytes:
     total = sum(struct.unpack("!%dH" % (len(summed) // 2), summed))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    return data[:place] + struct.pack("!H", ~total & 0xFFFF) + data[place + 2 :]
+    return data[:place] + struct.pack("!H", ~total & 0xFFFF or 0xFFFF) + data[place + 2 :]
 
 
 def _crc32c(data: bytes) -> int:
@@ -169,8 +173,10 @@ def read_transport(protocol: int, body: bytes, source: str, destination: str) ->
     number: t.Optional[int] = None
     if protocol == TCP:
         # What an error quotes may end after the sequence number.
-        if len(body) < 14 or body[13] & (_SYN | _ACK) == _SYN or body[13] == _RST:
-            number = struct.unpack_from("!I", body, 4)[0]
+        flags = body[13] if len(body) >= 14 else _RST
+        sent, confirmed = struct.unpack_from("!II", body + bytes(4), 4)
+        if flags & (_SYN | _ACK) == _SYN or flags == _RST or sent ^ confirmed == _ALL_BITS:
+            number = sent
     elif protocol == SCTP:
         if len(body) >= 20 and body[12] == 1:
             number = struct.unpack_from("!I", body, 16)[0]

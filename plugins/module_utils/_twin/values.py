@@ -56,8 +56,8 @@ class Question(t.NamedTuple):
     protocol: str = "tcp"
     port: int = command_defaults.PORT
     source_port: t.Optional[int] = None
-    #: a packet that conntrack calls invalid: of TCP a reset, of ICMP an error, both of no connection
-    stray: bool = False
+    #: of a packet that conntrack calls invalid, the flags of TCP and STRAY; of ICMP an error of no connection
+    stray: int = 0
 
 
 class Steering(t.NamedTuple):

@@ -4,8 +4,8 @@
 """Ask about packets that conntrack calls invalid: no rule of type nat sees them, so they may show what a policy hides.
 
 Of each kind (a reset, an ICMP error) one is sent for each group that is masqueraded. Where the policy drops them, one
-is sent for each way by which rules let some of them pass as well, and what leaves breaks the policy. Otherwise it is
-enough to know that some leave.
+is sent for each way by which rules let some of them pass as well, of any flags of TCP, and of
+other protocols where none of these left; what leaves breaks the policy. Otherwise it is enough to know that some leave.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..._system import command_defaults, intervals
 from ..._system.intervals import Spans
 from ..._twin.values import Answer, MetRule, Question
 from ..routing.routing_lookups import LEAVES
-from ..ways.node_model import STRAYS
+from ..ways.node_model import OTHERS, RESET, STRAYS
 from ..ways.packet_policy import NODE, POD
 from ..ways.ways import Way, Ways
 from .asking import AT_ONCE, TRIES, Asking
@@ -66,7 +66,7 @@ class LeakPackets:
             and answer.question.source not in self._asking.addresses
         ]
         asked = [
-            one._replace(protocol=kind, port=one.port or command_defaults.PORT, stray=True)
+            one._replace(protocol=kind, port=one.port or command_defaults.PORT, stray=RESET)
             for one in known
             for kind in STRAYS
         ]
@@ -115,20 +115,26 @@ class LeakPackets:
         for way in found.ways:
             if not self._leads_out(way):
                 continue
-            pairs = [(kind, question) for kind in STRAYS for question in self._questions(way, found, kind)]
-            answers = self._put([question for _kind, question in pairs])
-            verdicts = [self._leaks(answer) for answer in answers]
-            ref = self._model.last_chance(way)
-            rule = None if ref is None else self._asking.expected.rule(ref)
-            for (kind, _question), answer, verdict in zip(pairs, answers, verdicts):
-                if verdict is not None:
-                    certain = not way.chance and not way.unknown
-                    self.broken.append(Leak(self._of_kind(way, kind), answer, verdict, rule, certain))
-            if not any(verdicts):
+            if not any(self._ask_way(way, found, kinds) for kinds in (STRAYS, OTHERS)):
                 for unknown in way.unknown:
                     self._asking.miss("unknown_rule", way.regions, unknown)
                 if way.chance:
                     self._asking.miss("chance", way.regions)
+
+    def _ask_way(self, way: Way, found: Ways, kinds: t.Iterable[str]) -> bool:
+        """Send packets of several kinds by a way, and return whether one left."""
+        pairs = [(kind, question) for kind in kinds for question in self._questions(way, found, kind)]
+        answers = self._put([question for _kind, question in pairs])
+        verdicts = [self._leaks(answer) for answer in answers]
+        ref = self._model.last_chance(way)
+        rule = None if ref is None else self._asking.expected.rule(ref)
+        certain = not way.chance and not way.unknown
+        for (kind, _question), answer, verdict in zip(pairs, answers, verdicts):
+            if verdict is not None:
+                self.broken.append(Leak(self._of_kind(way, kind), answer, verdict, rule, certain))
+            elif certain and is_silent(answer):
+                self._asking.miss("unpredicted", self._of_kind(way, kind))
+        return any(verdicts)
 
     def _look_further(self, leaked: t.Set[str]) -> None:
         """Find out whether some leave of those kinds whose first did not."""
@@ -163,7 +169,9 @@ class LeakPackets:
         if largest and packet:
             link = self._model.link_of(found, way, packet.source)
             asked = self._asking.packets.question(packet, largest, link)
-            yield asked._replace(protocol=kind, port=asked.port or command_defaults.PORT, stray=True)
+            yield asked._replace(
+                protocol=kind, port=asked.port or command_defaults.PORT, stray=found.starts[way.start].stray
+            )
 
 
 def _number(address: str) -> int:

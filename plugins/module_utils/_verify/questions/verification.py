@@ -296,7 +296,7 @@ class _Run(Asking):
                 plain = (region._replace(service=(), source_port=()) for leak in leaks for region in leak.regions)
                 alike.setdefault(tuple(regions.joined(plain)), []).append(kind)
             for parts, names in alike.items():
-                services = tuple(_WITHOUT_CONNECTION[name] for name in names)
+                services = tuple(_WITHOUT_CONNECTION.get(name) or _INVALID % name for name in names)
                 for part in parts:
                     yield self._conflict(part, services, verdict, certain, rule, passed(rule))
 
@@ -377,7 +377,13 @@ class _Run(Asking):
             yield Untested(code, text, self._ranges(affected))
 
 
-_WITHOUT_CONNECTION = {"tcp": "tcp without a connection", "icmp": "icmp errors of no connection"}
+_WITHOUT_CONNECTION = {
+    "tcp": "tcp without a connection",
+    "icmp": "icmp errors of no connection",
+    "udp": "udp with a wrong checksum",
+    "sctp": "sctp with a wrong checksum",
+}
+_INVALID = "protocol %s that conntrack calls invalid"
 _NO_PODS = (
     "IPv%d: no route of the node shows where its pods are: list their networks (--pod-cidrs, pod_cidrs), or verify "
     "again when a pod runs"

@@ -10,10 +10,11 @@ import typing as t
 
 from ..._rules import nft_rules, referenced_objects, regions, xt_rules, xt_tables
 from ..._rules.rules import (
-    INVALID,
     JUMP,
+    PICKED_UP,
     POSTROUTING,
     SOURCE,
+    STRAY,
     Ref,
     Rule,
     RuleTable,
@@ -22,7 +23,21 @@ from ..._rules.rules import (
 )
 from ..._system import intervals, nf_tables
 from ..._system.backend_names import IPTABLES_LEGACY
-from ..._system.families import ICMP, ICMPV6, IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS, WITH_PORTS, Family, protocol_number
+from ..._system.families import (
+    DCCP,
+    GRE,
+    ICMP,
+    ICMPV6,
+    IPV4,
+    IPV6,
+    NO_NEXT,
+    PORT_PROTOCOLS,
+    PROTOCOLS,
+    UDPLITE,
+    WITH_PORTS,
+    Family,
+    protocol_number,
+)
 from ..._system.intervals import Spans
 from ..._system.routes import BROADCAST, LOCAL
 from ..._system.services import MAX_PORT, MAX_SERVICE, pack, span
@@ -48,8 +63,12 @@ _APART = {IPV4: (ICMPV6,), IPV6: (ICMP, 0, 43, 44, 59, 60)}
 _FAMILY_NUMBERS = {title: number for number, title in nf_tables.FAMILIES.items()}
 #: Protocols that programs of the node can send: those of raw sockets (raw(7)).
 _SENT = ((pack(1), pack(254, MAX_PORT)),)
-#: Protocols of the tested packets that conntrack calls invalid: a reset, an error; see Question.stray.
-STRAYS = ("tcp", "icmp")
+#: Protocols of packets that conntrack calls invalid: a reset, an error; and others. See Question.stray.
+STRAYS, OTHERS = ("tcp", "icmp"), ("udp", "sctp", *map(str, (UDPLITE, DCCP, GRE, NO_NEXT)))
+#: of a reset of TCP, as rules.PICKED_UP has it
+RESET = STRAY | 0x04
+#: FIN, SYN, RST, ACK; SYN and ACK alone, with which conntrack may begin a connection
+_CHOOSING, _OPENING = 0x17, (0x02, 0x10)
 
 
 class NodeModel:
@@ -176,29 +195,44 @@ class NodeModel:
         return ways.ways(self._node, starts, self._policy, seconds, filters=True)
 
     def strays(self, hidden: Spans, seconds: t.Optional[float]) -> Ways:
-        """Return the ways of packets that conntrack calls invalid, of all protocols of ``STRAYS``.
+        """Return the ways of packets that conntrack calls invalid.
 
         No rule of type nat sees them. They are divided by whatever lets some of them pass.
 
-        :param hidden: sources that are meant, and destinations that are not; empty: all.
+        :param hidden: sources that are meant, and destinations that are not; empty: all, of ``STRAYS`` alone.
         """
         tables = [
             table._replace(base={name: base for name, base in table.base.items() if base.kind != "nat"})
             for table in self.tables
         ]
         starts = []
+        flags = self._told_apart() if hidden else [RESET]
+        kinds = STRAYS + (OTHERS if hidden else ())
+        services = intervals.of(span for one in kinds for span in self.stray_services(one))
         for start in self._starts():
             source = regions.meet(start.source, hidden) if hidden else start.source
             destination = regions.minus(start.destination, hidden)
-            service = intervals.of(span for one in STRAYS for span in self.stray_services(one))
-            if source and destination:
-                starts.append(
-                    start._replace(source=source, destination=destination, service=service, untracked=INVALID)
-                )
+            for number, stray in enumerate(flags if source and destination else ()):
+                service = services if not number else self.stray_services("tcp")
+                starts.append(start._replace(source=source, destination=destination, service=service, stray=stray))
         return ways.ways(self._node._replace(tables=tables, ready=None), starts, self._policy, seconds, filters=True)
 
+    def _told_apart(self) -> t.List[int]:
+        """Return flags of TCP, one of each group that rules treat alike; first those of a reset.
+
+        Of others those come first that conntrack calls invalid also where it looks at no checksums.
+        """
+        chains = (chain for table in self.tables for chain in table.chains.values())
+        branches = (branch for chain in chains for rule in chain for branch in rule.branches)
+        tests = {test.allowed for one in branches for test in one.match.tests if test.subject == PICKED_UP}
+        found: t.Dict[t.Any, int] = {}
+        every = range(STRAY, STRAY + 0x100)
+        for flags in (RESET, *sorted(every, key=lambda one: one & _CHOOSING in _OPENING)):
+            found.setdefault(tuple(intervals.contains(allowed, flags) for allowed in tests), flags)
+        return list(found.values())
+
     def stray_services(self, protocol: str) -> Spans:
-        """Return a protocol of ``STRAYS`` as services."""
+        """Return a protocol of ``STRAYS`` or ``OTHERS`` as services."""
         number = protocol_number(protocol, self.family)
         return (span(number, 1) if number in WITH_PORTS else span(number, 0, 0),)
 

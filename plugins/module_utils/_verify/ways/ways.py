@@ -123,8 +123,8 @@ class Start(t.NamedTuple):
     destination: Spans
     service: Spans
     source_port: Spans = ((0, MAX_PORT),)
-    #: what conntrack makes of them, as rules.UNTRACKED has it
-    untracked: int = 0
+    #: of packets that conntrack calls invalid, as rules.PICKED_UP has it
+    stray: int = 0
     #: what else treats packets of the link differently; links whose traits differ are no class
     traits: t.Any = None
     own: bool = False
@@ -135,7 +135,7 @@ class StartClass(t.NamedTuple):
 
     links: t.Tuple[str, ...]
     region: Region
-    untracked: int = 0
+    stray: int = 0
     own: bool = False
 
 
@@ -404,7 +404,7 @@ class _Engine(Flows):
                 start.destination,
                 start.service,
                 start.source_port,
-                start.untracked,
+                start.stray,
                 start.traits,
                 self._way_back(start.link, start.source),
                 start.own,
@@ -419,7 +419,7 @@ class _Engine(Flows):
             first = members[0]
             region = Region(len(result), source, first.destination, first.service, first.source_port)
             if all(region[1:]):
-                result.append(StartClass(tuple(links), region, first.untracked, first.own))
+                result.append(StartClass(tuple(links), region, first.stray, first.own))
         return result
 
     def _incoming_patterns(self) -> t.List[rules.Names]:
@@ -434,8 +434,10 @@ class _Engine(Flows):
         unknown = tuple(
             Unknown(Ref(number, "", 0), reason) for number, table in enumerate(self._tables) for reason in table.unknown
         )
-        values = list(with_value((0,) * (2 * COUNT), UNTRACKED, start.untracked))
-        for subject in (RELATED, PICKED_UP) if not start.untracked and not self._filters else ():
+        values = [0] * (2 * COUNT)
+        values[SUBJECTS[PICKED_UP]] = start.stray
+        values[SUBJECTS[UNTRACKED]] = INVALID if start.stray else 0
+        for subject in (RELATED, PICKED_UP) if not self._filters else ():
             values[SUBJECTS[subject] + COUNT] = self._tested.get(subject, 0) & 1  # no such packet is sent to the copy
         if start.own:
             values[SUBJECTS[SENT]] = rules.SENT_BY_SOCKET
@@ -797,7 +799,7 @@ class _Engine(Flows):
             if test.subject == CT_MARK and not self._has_connection(state):
                 return False, ()  # nothing to compare
             unknown &= test.mask
-            if test.subject == RELATED and state.values[SUBJECTS[UNTRACKED]]:
+            if unknown and _is_same(test, state):
                 unknown = 0
             if not unknown:
                 if not intervals.contains(test.allowed, value & test.mask):
@@ -864,8 +866,7 @@ class _Engine(Flows):
     def _is_of_others(test: rules.Test, state: FlowState) -> bool:
         """Return whether only packets that nobody can send fulfil a condition, or only all others."""
         unknown = state.values[SUBJECTS[test.subject] + COUNT]
-        untracked = test.subject == RELATED and state.values[SUBJECTS[UNTRACKED]]
-        return bool(unknown) and _NAMES.get(test.subject) in OF_OTHERS and not untracked
+        return bool(unknown) and _NAMES.get(test.subject) in OF_OTHERS and not _is_same(test, state)
 
     def _apart(self, rule: ReadyRule, test: rules.Test, flow: Flow) -> t.Tuple[Flow, Flow]:
         """Divide a flow into packets that nobody can send, and all others."""
@@ -1213,6 +1214,13 @@ class _Engine(Flows):
             given=state.given,
             history=state.history,
         )
+
+
+def _is_same(test: rules.Test, state: FlowState) -> bool:
+    """Return whether a condition means packets that nobody can send as it means all others."""
+    if test.subject == RELATED:
+        return bool(state.values[SUBJECTS[UNTRACKED]])
+    return test.subject == PICKED_UP and len({intervals.contains(test.allowed, value) for value in (0, 1)}) == 1
 
 
 def _are_apart(one: Flow, other: Flow) -> bool:

@@ -9,6 +9,7 @@ import struct
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import STRAY
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import packets
 from support.leak_packets import checksum
 
@@ -75,17 +76,30 @@ def test_answers_to_connections_are_not_ours() -> None:
         assert seen is not None and seen.number is None
 
 
-def test_a_stray_packet_is_a_reset_of_ours() -> None:
-    data = packets.packet(6, *ADDRESSES[4], 12345, 80, 77, stray=True)
+@pytest.mark.parametrize("flags", [0x00, 0x02, 0x04, 0x10, 0x12, 0xFF])
+def test_a_stray_packet_of_tcp_has_any_flags_and_is_ours(flags: int) -> None:
+    data = packets.packet(6, *ADDRESSES[4], 12345, 80, 77, stray=STRAY | flags)
     seen = packets.read(data)
-    assert data[33] == 0x04 and seen is not None and seen.number == 77
+    assert data[33] == flags and seen is not None and seen.number == 77
+
+
+@pytest.mark.parametrize("protocol", [6, 17, 132, 136, 33])
+@pytest.mark.parametrize("number", range(0, 1 << 20, 99991))
+def test_a_stray_packet_has_a_wrong_checksum(protocol: int, number: int) -> None:
+    right, wrong = (packets.packet(protocol, *ADDRESSES[4], 12345, 80, number, stray) for stray in (0, STRAY | 0x02))
+    seen = packets.read(wrong)
+    assert seen is not None and seen.number == (packets.read(right) or seen).number
+    if protocol == 132:
+        assert right[28:32] != wrong[28:32] and right[32:] == wrong[32:]
+    else:
+        assert checksum(wrong[12:20] + struct.pack("!II", len(wrong) - 20, protocol) + wrong[20:]) != 0
 
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_stray_packet_of_icmp_is_an_error_about_one_of_the_destination(version: int) -> None:
     source, destination = ADDRESSES[version]
     protocol, start = (1, 20) if version == 4 else (58, 40)
-    data = packets.packet(protocol, source, destination, 12345, 80, 77, stray=True)
+    data = packets.packet(protocol, source, destination, 12345, 80, 77, stray=STRAY)
     seen = packets.read(data)
     assert seen is not None and (seen.number, seen.error) == (77, True)
     assert (seen.source, seen.destination) == (source, destination)
