@@ -567,7 +567,7 @@ class _Reader:
             elif one.first is not None and plan is not None:
                 made = self.values.conditions(plan, one.first, one.last)
             if made is None or not all(made.values()):
-                if one.verdict is not None and _is_tracked(plan):
+                if one.verdict is not None and one.verdict.chain and _is_tracked(plan):
                     self.reading.act_later(one.verdict)
                 continue
             if key is not None:

@@ -270,7 +270,7 @@ class Reading:
 
     def act(self, acts: Acts) -> None:
         """Do something with the packets that fulfil the conditions so far."""
-        if isinstance(acts, RuleAction) and not self.alternatives and self.later:
+        if isinstance(acts, RuleAction) and acts.chain and not self.alternatives and self.later:
             self.act_later(acts)
         exhaustive = self.exhaustive and not self.history
         self.statements.append(
