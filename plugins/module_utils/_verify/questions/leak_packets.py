@@ -4,8 +4,8 @@
 """Ask about packets that conntrack calls invalid: no rule of type nat sees them, so they may show what a policy hides.
 
 Of each kind (a reset, an ICMP error) one is sent for each group that is masqueraded. Where the policy drops them, one
-is sent for each way by which rules let some of them pass as well, of any flags of TCP, and of
-other protocols where none of these left; what leaves breaks the policy. Otherwise it is enough to know that some leave.
+is sent for each way by which rules let some of them pass as well, of any flags of TCP, and of other protocols where
+none of these left; what leaves breaks the policy. Otherwise it is enough to know that some leave.
 """
 
 from __future__ import annotations
