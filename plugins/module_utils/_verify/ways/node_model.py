@@ -282,12 +282,13 @@ def tables_of(state: NodeState, family: Family, types: t.Mapping[int, Spans]) ->
 def senders_of(state: NodeState, family: Family, policy: Policy) -> t.List[Sender]:
     """Return the pods, and the guests of other programs that the policy is about."""
     found = senders.senders(state, family, policy.pods)
-    if found or policy.pods:
-        return found + (senders.guests(state, family) if policy.guests.get(family) else [])
+    if policy.pods:
+        return found
+    named = policy.named(family)
+    about = intervals.of((*policy.guests.get(family, ()), *named))
+    found += [one for one in senders.guests(state, family) if intervals.intersection(one.addresses, about)]
     # A link of other use may be that of the pods after all, if the policy names their networks.
-    sources = [entry.match.source for entry in policy.entries.get(family, ()) if entry.match.source]
-    named = intervals.networks(intervals.of(span for one in sources for span in one), family)
-    return senders.senders(state, family, named) if named else []
+    return found or (senders.senders(state, family, intervals.networks(named, family)) if named else [])
 
 
 def destinations(family: Family) -> Spans:

@@ -58,6 +58,11 @@ class Policy(t.NamedTuple):
         declared = (entry for entries in self.entries.values() for entry in entries)
         return any(entry.value is not None and entry.match.source is None for entry in declared)
 
+    def named(self, family: Family) -> intervals.Spans:
+        """Return the sources that the policy names: whoever has these addresses counts as a pod."""
+        sources = (entry.match.source or () for entry in self.entries.get(family, ()) if entry.value is not None)
+        return intervals.of(span for one in sources for span in one)
+
     def promise(
         self, source: str, destination: str, protocol: str, port: int, interface: t.Optional[str] = None
     ) -> t.Optional[Promise]:
@@ -107,12 +112,16 @@ def policy_of(rulesets: t.Mapping[str, Ruleset], pods: t.Sequence[Network] = ())
 
 
 def with_guests(policy: Policy, guests: t.Mapping[Family, intervals.Spans]) -> Policy:
-    """Return the policy for guests of other programs too: it masquerades them, and leaves what it exempts to these."""
+    """Return the policy for guests of other programs too: it masquerades them, and leaves what it exempts to these.
+
+    Those whose networks it names count as pods.
+    """
+    unnamed = {family: intervals.difference(spans, policy.named(family)) for family, spans in guests.items()}
     entries = {
-        family: tuple(one for entry in declared for one in (*_left(entry, guests.get(family, ())), entry))
+        family: tuple(one for entry in declared for one in (*_left(entry, unnamed.get(family, ())), entry))
         for family, declared in policy.entries.items()
     }
-    return policy._replace(entries=entries, guests=guests)
+    return policy._replace(entries=entries, guests=unnamed)
 
 
 def _left(entry: Declared, guests: intervals.Spans) -> t.Iterator[Declared]:
