@@ -70,6 +70,29 @@ def test_what_only_packets_seen_before_meet_is_named(node: Namespace) -> None:
     assert "--rcheck" in one["text"] and "because of packets seen before (recent)" in one["text"]
 
 
+_MARKED = "iptables-nft -t raw -I PREROUTING -s 10.244.0.0/16 -d %s -j MARK --set-xmark 0x200/0xf00; " % _A.outside[0]
+#: What another program does with packets of its mark, before our rules see them.
+_OF_ITS_MARK = (
+    "iptables-nft -t nat -I POSTROUTING -m mark --mark 0x200/0xf00 -j SNAT --to-source 198.51.100.77",
+    "nft add table ip x; nft 'add chain ip x c { type nat hook postrouting priority 50; }';"
+    "nft add rule ip x c mark and 0xf00 == 0x200 snat to 198.51.100.77",
+    "iptables-nft -t raw -A PREROUTING -m mark --mark 0x200/0xf00 -j NOTRACK",
+)
+
+
+@pytest.mark.parametrize("rule", _OF_ITS_MARK)
+def test_packets_with_a_mark_are_left_to_a_rule_in_front_of_ours(topology: Topology, rule: str) -> None:
+    for marks, judged in (("0x200/0xf00", (True, None)), ("0x300/0xf00", (False, "node"))):
+        wanted = {**_TEN, "source_cidrs": ["10.244.0.0/16"], "skip_marks": [marks]}
+        apply(topology.node, **wanted)
+        if judged[0]:
+            topology.node.run("sh", "-c", _MARKED + rule)
+        found = _look(topology.node, verify=True, destinations=[_A.outside[0]], **wanted)
+        (explained,) = found["explanations"]
+        assert (found["verified"], explained["policy"]) == judged, found["conflicts"]
+        assert explained["seen"] == ("pod" if "NOTRACK" in rule else "198.51.100.77")
+
+
 def _serve(node: Namespace, endpoints: t.Sequence[str], mode: str = "iptables-nft-restore") -> None:
     """Have kube-proxy's rules for a Service."""
     known = [Service(_SERVICE, 80, tuple(endpoints))]

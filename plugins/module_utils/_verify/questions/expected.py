@@ -17,7 +17,7 @@ from ..._twin.values import DELIVERED, SENT, Answer, MetRule
 from ..routing.routing_lookups import LEAVES
 from ..ways.node_model import NodeModel
 from ..ways.ways import DELIVERED as TO_NODE
-from ..ways.ways import Target, Way
+from ..ways.ways import POLICY_TABLE, Target, Way
 from .judge import is_silent, owner
 
 
@@ -76,6 +76,8 @@ class Expected:
         """Return what is not understood, in words: a rule, a table, or what the words say already."""
         if isinstance(place, str):
             return place
+        if place.table == POLICY_TABLE:
+            return "skip_marks"
         rule = self.rule(place)
         if rule is None:
             return "table %s" % self._model.tables[place.table].title if place.table >= 0 else "a service of IPVS"

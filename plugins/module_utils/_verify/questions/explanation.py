@@ -80,6 +80,7 @@ def explain(
         first = list(_kinds(answers).values())
         depends = [TIED] if first[1:] else []
         why: t.Iterable[str] = ()
+        left: t.Set[t.Any] = set()
         family = of_address(one.destination)
         unknown = list(missing(twin.unseen, family))
         if one.source is None or one.source in addresses:
@@ -91,12 +92,15 @@ def explain(
                 models[family] = NodeModel(twin.state, family, policy, sender)
             asking = Asking(twin, policy, models[family], limits)
             ways = models[family].of_pods(limits.left(), _only(one.destination), _service(one))
-            answers += [answer for _way, answer in asking.about(ways, explain=True)]
+            about = list(asking.about(ways, explain=True))
+            left = set(_kinds(answer for way, answer in about if way.is_left))
+            left -= set(_kinds(answer for way, answer in about if not way.is_left))
+            answers += [answer for _way, answer in about]
             why = _deciding(ways, asking)
             unknown += [_LATE if code == "time" else text for code, text, _affected in asking.missed()]
-        found = list(_kinds(answers).values())
+        found = _kinds(answers)
         depends += why if len(found) > len(first) else ()
-        decided = tuple(decide(policy, addresses, answer) for answer in found)
+        decided = tuple(decide(policy, addresses, answer, kind in left) for kind, answer in found.items())
         explained.append(Explained(decided, tuple(depends), tuple(unknown)))
     return explained
 

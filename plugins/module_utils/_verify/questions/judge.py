@@ -101,9 +101,10 @@ class Verdict(t.NamedTuple):
         return self.seen == self.promise.kind
 
 
-def judge(policy: Policy, addresses: Addresses, answer: Answer) -> t.Optional[Verdict]:
+def judge(policy: Policy, addresses: Addresses, answer: Answer, left: bool = False) -> t.Optional[Verdict]:
     """Compare an answer with a policy. Return None if the packet did not leave the node.
 
+    :param left: whether the policy leaves the packet to other programs, whichever rules it met.
     A packet of the node itself keeps its address where that of a pod is kept; else any address of the node will do, or
     the fixed one.
     """
@@ -116,7 +117,7 @@ def judge(policy: Policy, addresses: Addresses, answer: Answer) -> t.Optional[Ve
     # Only through a Service does a pod reach itself over the node, and it is answered only as another host.
     meant = not translated if own else answer.destination != question.source
     promise: t.Optional[Promise] = None
-    if question.source is not None and meant and not any(map(policy.leaves, answer.passed)):
+    if question.source is not None and meant and not left and not any(map(policy.leaves, answer.passed)):
         promise = policy.promise(question.source, answer.destination, question.protocol, port, answer.interface)
     seen, link = _seen(promise, addresses, answer, own or question.source is None)
     if own and promise is not None:
@@ -160,12 +161,13 @@ class Decided(t.NamedTuple):
     cause: t.Optional[Blame] = None
 
 
-def decide(policy: Policy, addresses: Addresses, answer: Answer) -> Decided:
+def decide(policy: Policy, addresses: Addresses, answer: Answer, left: bool = False) -> Decided:
     """Compare an answer with a policy, and find out who is to blame.
 
     :param answer: with the rules that decided.
+    :param left: as for ``judge``.
     """
-    verdict = judge(policy, addresses, answer)
+    verdict = judge(policy, addresses, answer, left)
     return Decided(answer, verdict, None if verdict is None or verdict.agrees else _blame(verdict, answer, addresses))
 
 

@@ -224,7 +224,7 @@ class _Run(Asking):
     def _judge(self, way: Way, answer: Answer) -> None:
         """Compare an answer about a way with the policy."""
         possible = (answer, *answer.alternatives)
-        verdicts = [(one, judge(self.policy, self.addresses, one)) for one in possible]
+        verdicts = [(one, judge(self.policy, self.addresses, one, way.is_left)) for one in possible]
         broken = [(one, verdict) for one, verdict in verdicts if verdict is not None and not verdict.agrees]
         if broken and len(broken) < len(possible):
             key = (tuple(verdict for _one, verdict in verdicts), self.model.late(way))
@@ -240,13 +240,13 @@ class _Run(Asking):
         for members in self._tied.values():
             if self.limits.is_late(GRACE):
                 self.miss("time", [region for way, _answer in members for region in way.regions])
-            elif self._depends_on_order(members[0][1]):
+            elif self._depends_on_order(*members[0]):
                 self.miss("order", [region for way, _answer in members for region in way.regions])
 
-    def _depends_on_order(self, known: Answer) -> bool:
+    def _depends_on_order(self, way: Way, known: Answer) -> bool:
         """Return whether the policy does not hold in an order, and not because of a translation that has to be."""
         for possible in self._again(known.question):
-            decided = [decide(self.policy, self.addresses, one) for one in possible]
+            decided = [decide(self.policy, self.addresses, one, way.is_left) for one in possible]
             broken = [one for one in decided if one.verdict is not None and not one.verdict.agrees]
             if broken:
                 return any(one.cause is not None for one in broken)

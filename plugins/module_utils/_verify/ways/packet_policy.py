@@ -11,7 +11,7 @@ import typing as t
 from ..._engine.rule_comments import SKIPPED
 from ..._engine.ruleset import IGNORE, Decision, Ruleset, service_number
 from ..._policy.values import EXEMPT, SKIP, AddressRange, Network
-from ..._rules.rules import Match
+from ..._rules.rules import MARK, Match, Test
 from ..._system import intervals
 from ..._system.families import Family, of_address
 from ..._twin.values import MetRule
@@ -66,7 +66,7 @@ class Policy(t.NamedTuple):
     def promise(
         self, source: str, destination: str, protocol: str, port: int, interface: t.Optional[str] = None
     ) -> t.Optional[Promise]:
-        """Return the policy's decision for a packet of a pod as it leaves.
+        """Return the policy's decision for a packet of a pod as it leaves, if it has no mark.
 
         :param interface: over which it leaves; None: the one that the policy is about.
         """
@@ -75,7 +75,8 @@ class Policy(t.NamedTuple):
         numbers = int(ipaddress.ip_address(source)), int(ipaddress.ip_address(destination))
         for match, promise, *_accepted in self.entries.get(family, ()):
             if (
-                _contains(match.source, numbers[0])
+                not match.tests
+                and _contains(match.source, numbers[0])
                 and _contains(match.destination, numbers[1])
                 and _contains(match.service, service)
                 and _leaves_over(match, promise, interface)
@@ -132,6 +133,8 @@ def _left(entry: Declared, guests: intervals.Spans) -> t.Iterator[Declared]:
 
 
 def _entries(ruleset: Ruleset) -> t.Iterator[Declared]:
+    for mark in (guard.mark for guard in ruleset.guards if guard.mark):
+        yield Declared(Match(tests=(Test(MARK, mark.mask, ((mark.value, mark.value),)),)), None, True, True)
     for decision in ruleset.expanded:
         promise = _promise(ruleset, decision)
         fixed = promise and promise.address

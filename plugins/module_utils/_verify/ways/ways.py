@@ -91,6 +91,8 @@ _NAT = {PREROUTING: -100, OUTPUT: -100, POSTROUTING: 100}
 _IPVS = 98
 #: The table of rules that services of IPVS are.
 IPVS_TABLE = -1
+#: The same of what the policy says.
+POLICY_TABLE = -2
 
 #: How deep chains may lead into each other. Each takes some calls of Python's stack.
 _DEPTH = 100
@@ -170,6 +172,11 @@ class Way(t.NamedTuple):
     tied: bool = False
     given: t.Optional[rules.RuleAction] = None
     history: t.Tuple[Unknown, ...] = ()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the packets leave, and the policy leaves them to other programs."""
+        return self.end == LEAVES and self.declared is None
 
     @property
     def doubted(self) -> bool:
@@ -278,6 +285,9 @@ class _Engine(Flows):
         self._services = ipvs_services.read(node.services, node.lookups.family)
         self._filters = filters
         ready = node.ready or Ready(node.tables)
+        self._tested = {MARK: self._lookups.marks_tested}
+        for test in (test for declared in policy for test in declared.match.tests):
+            self._tested[test.subject] = self._tested.get(test.subject, 0) | test.mask
         self._trees = self._deciding(ready.trees, filters)
         self._refs, self._compiled, self._unknown_effects = ready.compiled(self._tested)
         self._values = [declared.value for declared in policy]
@@ -309,7 +319,6 @@ class _Engine(Flows):
             for tree in trees
             if tree.base.hook in hooks and (tree.base.kind != "nat" or tree.base.hook in translating)
         ]
-        self._tested = {MARK: self._lookups.marks_tested}
         if any(branch.match.tests for service in self._services for branch in service.branches):
             self._tested[MARK] = ALL_BITS
         chosen: t.List[Tree] = []
@@ -374,7 +383,7 @@ class _Engine(Flows):
         members = []
         for number, declared in enumerate(policy):
             branch = ReadyBranch(declared.match, rules.RuleAction(ACCEPT), 0, self._values.index(declared.value))
-            members.append(ReadyRule(-1, Ref(0, "", number), [branch], rules.Rule(number, ())))
+            members.append(ReadyRule(-1, Ref(POLICY_TABLE, "", number), [branch], rules.Rule(number, ())))
         return blocks_of(members)
 
     # the course of packets
