@@ -19,7 +19,7 @@ import typing as t
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.values import Network, show
 from ..module_utils._system.families import BY_VERSION, FAMILIES, Family
-from ._json_text import Node, comma, insert, remove, scan
+from ._json_text import Node, comma, insert, read, remove
 
 _TYPE = "outboundnat"
 _LISTS = ("ExceptionList", "Exceptions")
@@ -84,134 +84,121 @@ def edit(
     both = [network for network in unwanted if network in wanted]
     if both:
         raise ConfigError("%s is to be added and to be removed: list it once" % both[0])
-    before = _lists(_plugins(scan(text)))
-    notes: t.List[str] = []
+    before = _lists(text)
     text = _remove(text, unwanted)
-    for number in range(len(_plugins(scan(text)))):
-        for family in FAMILIES:
-            text = _add(text, number, [network for network in wanted if network.version == family.version])
+    notes: t.List[str] = []
     for family in FAMILIES:
         ranges = [network for network in wanted if network.version == family.version]
-        if ranges and not _translated(text, family):
+        if not ranges:
+            continue
+        for number in range(len(_plugins(text))):
+            text = _add(text, number, ranges)
+        if not any(_for_family(plugin, family) for plugin in _plugins(text)):
             if add_policy:
                 text = _add_policy(text, ranges)
             else:
                 notes.append("no OutBoundNAT policy for IPv%d, so nothing is added" % family.version)
-    after = _lists(_plugins(scan(text)))
+    after = _lists(text)
     changes = tuple(_changes(before, after))
     return Edited(text, changes, tuple(notes + list(_notes(text, after))))
 
 
-def _plugins(top: Node) -> t.List[_Plugin]:
+def _plugins(text: str) -> t.List[_Plugin]:
     """Find the plugins of a configuration, or of a list of them, with those that they delegate to.
 
-    :raises ConfigError: an OutBoundNAT policy is where none is expected.
+    :raises ConfigError: no JSON, or an OutBoundNAT policy is where none is expected.
     """
-    if top.kind != "object":
-        raise ConfigError("the document is a JSON %s: expected an object, a CNI configuration" % top.kind)
+    top = read(text)
+    if not isinstance(top.value, dict):
+        raise ConfigError("the document is %s: expected an object, a CNI configuration" % show(top.value))
     chain = top.find("plugins")
-    if chain and chain.kind != "array":
-        raise ConfigError("plugins: expected an array, found %s" % chain.kind)
-    nodes = [top, *(chain.items if chain else ())]
-    nodes += [inner for node in nodes for inner in [_member(node, "delegate")] if inner]
-    plugins = [_plugin(node) for node in nodes if node.kind == "object"]
-    known = {id(policy.holder) for plugin in plugins for policy in plugin.policies}
+    nodes = [top, *(_array(chain, "plugins") if chain else ())]
+    nodes += [inner for node in nodes for inner in [node.find("delegate")] if inner]
+    plugins = [_plugin(node) for node in nodes]
+    known = {policy.holder.way for plugin in plugins for policy in plugin.policies}
     for node in top.walk():
-        if _is_nat(node) and not _is_loopback(node) and id(node) not in known and id(_settings(node)) not in known:
+        if _is_nat(node) and known.isdisjoint(holder.way for holder in _holders(node)):
             raise ConfigError(
                 "%s: an OutBoundNAT policy in a place that is not known: expected it as Value of an EndpointPolicy in "
-                "policies or AdditionalArgs of a plugin or its delegate" % (node.path or "top")
+                "policies or AdditionalArgs of a plugin or its delegate" % node.path
             )
     return plugins
 
 
+def _array(node: Node, what: str) -> t.List[Node]:
+    """Return what is in an array.
+
+    :raises ConfigError: it is none.
+    """
+    if not isinstance(node.value, list):
+        raise ConfigError("%s: expected an array of %s, found %s" % (node.path, what, show(node.value)))
+    return node.inside
+
+
 def _plugin(node: Node) -> _Plugin:
-    arrays, policies = [], []
-    for name in _ARRAYS:
-        array = node.find(name)
-        if not array or array.kind == "null":
-            continue
-        if array.kind != "array":
-            raise ConfigError("%s: expected an array of policies, found %s" % (array.path, array.kind))
-        arrays.append(array)
-        for item in array.items:
-            name_of, value = _member(item, "name"), _member(item, "value")
-            if name_of and name_of.value.lower() == "endpointpolicy" and value and _is_nat(value):
-                if not _is_loopback(value):
-                    policies.append(_policy(value))
-    return _Plugin(node, tuple(arrays), tuple(policies))
+    found = [array for array in map(node.find, _ARRAYS) if array and array.value is not None]
+    policies = []
+    for item in [item for array in found for item in _array(array, "policies")]:
+        value = item.find("value")
+        if value and item.word("name") == "endpointpolicy" and _is_nat(value):
+            policies.append(_policy(value))
+    return _Plugin(node, tuple(found), tuple(policies))
 
 
 def _policy(value: Node) -> _Policy:
-    settings = _settings(value)
-    places = [holder for holder in (value, settings) if holder]
-    lists = [(holder, found) for holder in places for name in _LISTS for found in [holder.find(name)] if found]
+    holders = _holders(value)
+    lists = [(holder, found) for holder in holders for name in _LISTS for found in [holder.find(name)] if found]
     if len(lists) > 1:
         named = " and ".join(found.path for _holder, found in lists)
         raise ConfigError("%s: two lists of exceptions, %s: keep one" % (value.path, named))
     if not lists:
-        return _Policy(settings or value, None, ())
+        return _Policy(holders[-1], None, ())
     holder, exceptions = lists[0]
-    if exceptions.kind != "array":
-        raise ConfigError(
-            "%s: expected an array of CIDRs, found %s: write it as an array" % (exceptions.path, _found(exceptions))
-        )
-    return _Policy(holder, exceptions, tuple(_network(item) for item in exceptions.items))
+    return _Policy(holder, exceptions, tuple(map(_network, _array(exceptions, "CIDRs"))))
 
 
 def _network(item: Node) -> Network:
     """Parse an exception, which is not ours: host bits and addresses without a prefix are taken as HNS takes them."""
     with contextlib.suppress(ValueError):
-        if item.kind == "string":
+        if isinstance(item.value, str):
             return ipaddress.ip_network(item.value, strict=False)
-    raise ConfigError("%s: %s is not a CIDR: correct it or remove it" % (item.path, _found(item)))
-
-
-def _found(node: Node) -> str:
-    return show(node.value) if node.kind == "string" else "a value of type %s" % node.kind
-
-
-def _member(node: Node, name: str) -> t.Optional[Node]:
-    return node.find(name) if node.kind == "object" else None
+    raise ConfigError("%s: %s is not a CIDR: correct it or remove it" % (item.path, show(item.value)))
 
 
 def _settings(value: Node) -> t.Optional[Node]:
-    settings = _member(value, "Settings")
-    return settings if settings and settings.kind == "object" else None
+    settings = value.find("Settings")
+    return settings if settings and isinstance(settings.value, dict) else None
+
+
+def _holders(value: Node) -> t.List[Node]:
+    """Return the objects in which the list of a policy can be."""
+    return [holder for holder in (value, _settings(value)) if holder]
 
 
 def _is_nat(node: Node) -> bool:
-    kind = _member(node, "Type")
-    return bool(kind and kind.value.lower() == _TYPE)
-
-
-def _is_loopback(value: Node) -> bool:
-    return any(holder.find("Destinations") for holder in (value, _settings(value)) if holder)
+    """Return whether this is the value of an OutBoundNAT policy for exceptions."""
+    return node.word("Type") == _TYPE and not any(holder.find("Destinations") for holder in _holders(node))
 
 
 def _remove(text: str, unwanted: t.Sequence[Network]) -> str:
     """Remove the exceptions that equal an unwanted range."""
-    policies = [policy for plugin in _plugins(scan(text)) for policy in plugin.policies if policy.exceptions]
-    # From the end, so that positions before it stay valid.
-    for policy in sorted(policies, key=lambda one: -one.holder.start):
-        gone = [position for position, network in enumerate(policy.networks) if network in unwanted]
+    for policy in [policy for plugin in _plugins(text) for policy in plugin.policies]:
         if policy.exceptions:
-            text = remove(text, policy.exceptions, gone)
+            gone = [position for position, network in enumerate(policy.networks) if network in unwanted]
+            text = remove(text, policy.exceptions.way, gone)
     return text
 
 
 def _add(text: str, number: int, ranges: t.Sequence[Network]) -> str:
     """Add ranges of one family to the policy that one plugin has for it."""
-    policy = _for_family(_plugins(scan(text))[number], BY_VERSION[ranges[0].version]) if ranges else None
-    if not policy:
-        return text
-    new = _missing(policy.networks, ranges)
-    if not new:
+    policy = _for_family(_plugins(text)[number], BY_VERSION[ranges[0].version])
+    new = _missing(policy.networks, ranges) if policy else []
+    if not policy or not new:
         return text
     if policy.exceptions:
-        return insert(text, policy.exceptions, new)
+        return insert(text, policy.exceptions.way, new)
     name = _LISTS[1] if policy.holder.path.lower().endswith(".settings") else _LISTS[0]
-    return insert(text, policy.holder, [_text(name, "[%s]" % comma(text).join(new), text)])
+    return insert(text, policy.holder.way, [_text(name, "[%s]" % comma(text).join(new), text)])
 
 
 def _wider(one: Network, other: Network) -> bool:
@@ -236,16 +223,12 @@ def _for_family(plugin: _Plugin, family: Family) -> t.Optional[_Policy]:
     return next(iter(holders or [policy for policy in plugin.policies if not policy.networks]), None)
 
 
-def _translated(text: str, family: Family) -> bool:
-    return any(_for_family(plugin, family) for plugin in _plugins(scan(text)))
-
-
 def _add_policy(text: str, ranges: t.Sequence[Network]) -> str:
     """Add an OutBoundNAT policy for the ranges to the one array of policies that there is.
 
     :raises ConfigError: there is none, or more than one.
     """
-    plugins = _plugins(scan(text))
+    plugins = _plugins(text)
     arrays = [(plugin, array) for plugin in plugins if plugin.policies for array in plugin.arrays]
     arrays = arrays or [(plugin, array) for plugin in plugins for array in plugin.arrays]
     if len(arrays) != 1:
@@ -256,14 +239,14 @@ def _add_policy(text: str, ranges: t.Sequence[Network]) -> str:
         )
     plugin, array = arrays[0]
     exceptions = "[%s]" % comma(text).join(_missing((), ranges))
-    lower = any(item.members and "name" in item.members for item in array.items)
+    lower = any("name" in item.value for item in array.inside if isinstance(item.value, dict))
     kind = _text("Type", '"OutBoundNAT"', text)
     inside = [kind, _text(_LISTS[0], exceptions, text)]
     if _has_settings(plugin, array):
         inside = [kind, _text("Settings", "{%s}" % _text(_LISTS[1], exceptions, text), text)]
     value = _text("value" if lower else "Value", "{%s}" % comma(text).join(inside), text)
     name = _text("name" if lower else "Name", '"EndpointPolicy"', text)
-    return insert(text, array, ["{%s}" % comma(text).join((name, value))])
+    return insert(text, array.way, ["{%s}" % comma(text).join((name, value))])
 
 
 def _missing(there: t.Sequence[Network], ranges: t.Sequence[Network]) -> t.List[str]:
@@ -278,11 +261,10 @@ def _missing(there: t.Sequence[Network], ranges: t.Sequence[Network]) -> t.List[
 
 def _has_settings(plugin: _Plugin, array: Node) -> bool:
     """Return whether policies of a plugin are those of HCN, version 2 of the interface: it keeps them in Settings."""
-    values = [value for item in array.items for value in [_member(item, "value")] if value]
+    values = [value for item in array.inside for value in [item.find("value")] if value]
     if values:
         return any(_settings(value) for value in values)
-    kind, version = plugin.node.find("type"), plugin.node.find("apiVersion")
-    return bool((version and version.value == "2") or (kind and kind.value.lower().startswith("sdn")))
+    return plugin.node.word("apiVersion") == "2" or plugin.node.word("type").startswith("sdn")
 
 
 def _text(name: str, value: str, text: str) -> str:
@@ -290,11 +272,11 @@ def _text(name: str, value: str, text: str) -> str:
     return '"%s":%s%s' % (name, " " if '": ' in text else "", value)
 
 
-def _lists(plugins: t.Sequence[_Plugin]) -> t.Dict[str, t.Tuple[str, ...]]:
+def _lists(text: str) -> t.Dict[str, t.Tuple[str, ...]]:
     """Return the exceptions of each policy, by the path of the policy."""
     return {
-        policy.path: tuple(item.value for item in policy.exceptions.items) if policy.exceptions else ()
-        for plugin in plugins
+        policy.path: tuple(policy.exceptions.value) if policy.exceptions else ()
+        for plugin in _plugins(text)
         for policy in plugin.policies
     }
 
@@ -311,7 +293,7 @@ def _changes(before: t.Mapping[str, t.Tuple[str, ...]], after: t.Mapping[str, t.
 
 def _notes(text: str, lists: t.Mapping[str, t.Tuple[str, ...]]) -> t.Iterator[str]:
     """Return who else writes this configuration, and what Windows Server 2019 makes of a list."""
-    types = {node.value.lower() for plugin in _plugins(scan(text)) for node in [plugin.node.find("type")] if node}
+    types = {plugin.node.word("type") for plugin in _plugins(text)}
     for kind, owner in _OWNERS.items():
         if kind in types:
             yield owner

@@ -178,7 +178,7 @@ def _parse_text(text: str) -> t.Any:
         return None
     content = _content(text)
     if content.lstrip()[:1] in ("{", "["):
-        return _parse_json(content)
+        return parse_json(content)
     # Not at the top: most files are JSON, and PyYAML takes 10 ms of each start, beside 80 ms of a sync.
     from . import yaml_text
 
@@ -226,7 +226,11 @@ def _is_json_object(text: str) -> bool:
         return False
 
 
-def _parse_json(text: str) -> t.Any:
+def parse_json(text: str) -> t.Any:
+    """Parse JSON, strictly: no key twice, no NaN, no number of more than 20 digits.
+
+    :raises ConfigError: with the line.
+    """
     try:
         return json.loads(text, object_pairs_hook=unique, parse_int=parse_integer, parse_constant=_no_constant)
     except RecursionError:

