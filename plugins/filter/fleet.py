@@ -10,7 +10,7 @@ import typing as t
 from ansible.utils.unsafe_proxy import wrap_var
 
 from ..plugin_utils import _filters
-from ..plugin_utils._fleet import ASKED, advise, judge, not_reached, off, reported_policy
+from ..plugin_utils._fleet import ASKED, advise, judge, not_reached, off
 from ..plugin_utils._fleet_html import as_html
 from ..plugin_utils._fleet_json_csv import as_csv, as_json
 from ..plugin_utils._fleet_policies import name_policies
@@ -31,8 +31,7 @@ def fleet(
     answers = {host: view.get(ASKED) for host, view in views.items()}
     advice = advise(answers.values(), playbook)
     nodes = [judge(host, answers[host], view.get(PREFIX + "state"), advice) for host, view in views.items()]
-    policies = {host: reported_policy(asked) for host, asked in answers.items()}
-    nodes = name_policies(nodes, {host: view.get("group_names") or () for host, view in views.items()}, policies)
+    nodes = name_policies(nodes, {host: view.get("group_names") or () for host, view in views.items()})
     nodes = [*nodes, *(not_reached(host) for host in unreached if host not in views)]
     wrong = off(nodes, tolerate_conflicts)
     found: t.Dict[str, t.Any] = {

@@ -14,7 +14,7 @@ from ..module_utils._agent import states
 from ..module_utils._agent.states import CONFLICTS, FAILING, IN_SYNC, NOT_TESTED, UNITS, first_of_lines, rule_line
 from ..module_utils._policy.policy import POLICY_OPTIONS
 from ..module_utils._system.printable import first_of
-from ._names import grouped, one_line
+from ._names import alike, grouped, one_line
 from ._role_variables import PREFIX
 
 #: Where the playbooks keep what a node answered.
@@ -22,7 +22,8 @@ ASKED = PREFIX + "_asked"
 
 #: The playbooks that apply a policy: that of the inventory, and one that is derived from kubespray's variables.
 _APPLY, _KUBESPRAY = "kubenode.ip_masq.apply", "kubenode.ip_masq.kubespray"
-_OPTIONS = {key.key: key for key in POLICY_OPTIONS}
+_OPTIONS = {option.key: option for option in POLICY_OPTIONS}
+_NAMES = [option.name for option in POLICY_OPTIONS]
 #: What Ansible writes before the words of ssh.
 _BEFORE_SSH = re.compile(
     r"(Task failed: )?(Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: "
@@ -168,24 +169,12 @@ TRAITS: t.Mapping[str, t.Callable[[_Report], t.List[str]]] = {
 
 
 class Advice(t.NamedTuple):
-    """What a run of status or report can advise.
+    """What a run of status or report can advise."""
 
-    ``playbook`` applies the policy that nodes are compared with, if the run knows it. ``origins`` are what the nodes
-    remember as having applied theirs.
-    """
-
+    #: applies the policy that nodes are compared with, if the run knows it
     playbook: str = ""
-    origins: t.Tuple[str, ...] = ()
-
-    @property
-    def apply(self) -> str:
-        """How to apply the policy to a node that has none, or to repair its files and units."""
-        if self.playbook:
-            return "run " + self.playbook
-        if not set(self.origins) - {_APPLY}:
-            return "run " + _APPLY
-        # With another playbook the policy may be another one.
-        return "run what applied the policy to the other nodes: " + first_of(self.origins, _NAMED)
+    #: how to apply the policy to a node that has none, or to repair its files and units
+    apply: str = "run " + _APPLY
 
 
 _NO_ADVICE = Advice()
@@ -197,11 +186,17 @@ def advise(answers: t.Iterable[t.Any], playbook: str = "") -> Advice:
     :param answers: what ip_masq_agent_info returned.
     :param playbook: that applies the policy of this run.
     """
-    origins: t.Dict[str, None] = {}
+    if playbook:
+        return Advice(playbook, "run " + playbook)
+    origins: t.Set[str] = set()
     for asked in answers:
         with contextlib.suppress(AttributeError, KeyError, TypeError):
-            origins[one_line(_origin(asked["report"]))] = None
-    return Advice(playbook, tuple(sorted(origin for origin in origins if origin)))
+            origins.add(one_line(_origin(asked["report"])))
+    if origins <= {"", _APPLY}:
+        return _NO_ADVICE
+    # With another playbook the policy may be another one.
+    named = first_of(sorted(origins - {""}), _NAMED)
+    return Advice(apply="run what applied the policy to the other nodes: " + named)
 
 
 def judge(
@@ -245,6 +240,7 @@ def _judged(host: str, asked: t.Mapping[str, t.Any], wanted: t.Optional[str], ad
         traits={name: [one_line(value) for value in read(report)] for name, read in TRAITS.items()},
         repaired=int(report["drift_repaired"]),
         verified_at=_utc(last["time"]) if last else "",
+        policy={name: report["config"][name] for name in _NAMES if name in report["config"]},
     )
 
 
@@ -353,13 +349,6 @@ def _utc(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
-def reported_policy(asked: t.Any) -> t.Any:
-    """Return the policy that the agent of a node reports, by option; None if there is none."""
-    with contextlib.suppress(KeyError, TypeError):
-        return asked["report"]["config"]
-    return None
-
-
 def by_state(nodes: t.Iterable[Node]) -> t.List[Group]:
     """Put every node into one group, worst first."""
     found = grouped((node.state, node) for node in nodes)
@@ -373,13 +362,7 @@ def by_reason(nodes: t.Sequence[Node]) -> t.List[Group]:
 
 def by_kind(nodes: t.Sequence[Node]) -> t.List[Group]:
     """Group nodes of one state by reasons that differ at most in numbers, such as addresses and process ids."""
-    found = _most_first((re.sub("[0-9]+", "0", node.why.replace(node.name, "")), node) for node in nodes)
-    return [_with_example(group.nodes) for group in found]
-
-
-def _with_example(nodes: t.Sequence[Node]) -> Group:
-    example = nodes[0].why
-    return Group(example if all(node.why == example for node in nodes) else "e.g. " + example, nodes)
+    return [Group(*kind) for kind in alike((node.name, node.why, node) for node in nodes)]
 
 
 def by_trait(nodes: t.Iterable[Node], trait: str) -> t.List[Group]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ..module_utils._policy.policy import POLICY_OPTIONS, build
+from ..module_utils._policy.policy import build
 from ..module_utils._system.printable import first_of
 from ._fleet import Group, Node, by_trait
 from ._names import cut, grouped, one_line
@@ -16,21 +16,16 @@ from ._names import cut, grouped, one_line
 _GROUPS, _ENTRIES, _DIFFERENCE = 3, 2, 80
 #: Groups that every inventory has.
 _NO_NAMES = ("all", "ungrouped")
-#: What an agent reports beside its policy.
-_NO_OPTIONS = ("sources", "problem")
 #: Options that are shown at their defaults too, with what an empty list means.
 _ALWAYS = {"non_masquerade_cidrs": "none", "source_cidrs": "no limit", "enable_ipv6": "", "exemption": ""}
 #: Entries of a list that are shown; report.json has all.
 _SHOWN = 100
 
 
-def name_policies(
-    nodes: t.Sequence[Node], groups: t.Mapping[str, t.Sequence[str]], policies: t.Mapping[str, t.Any]
-) -> t.List[Node]:
+def name_policies(nodes: t.Sequence[Node], groups: t.Mapping[str, t.Sequence[str]]) -> t.List[Node]:
     """Return the nodes with names for their policies.
 
     :param groups: host -> the groups that it is in.
-    :param policies: host -> the policy that its agent reports, by option.
     """
     found = by_trait(nodes, "policy")
     reporting = {node.host for group in found for node in group.nodes}
@@ -38,22 +33,14 @@ def name_policies(
     names: t.Dict[str, str] = {}
     for group in found:
         hosts = {node.host for node in group.nodes}
-        name = groups_of(hosts, members) or _difference(policies, found[0], group) or _most(hosts, members, reporting)
+        name = groups_of(hosts, members) or _difference(found[0], group) or _most(hosts, members, reporting)
         names.update((node.host, "%s (%s)" % (name, group.value) if name else group.value) for node in group.nodes)
-    return [
-        node._replace(policy_name=names.get(node.host, ""), policy=_options(policies.get(node.host))) for node in nodes
-    ]
-
-
-def _options(reported: t.Any) -> t.Dict[str, t.Any]:
-    """Return the options of a policy that an agent reports, without what it reports beside them."""
-    reported = reported if isinstance(reported, dict) else {}
-    return {option.name: reported[option.name] for option in POLICY_OPTIONS if option.name in reported}
+    return [node._replace(policy_name=names.get(node.host, "")) for node in nodes]
 
 
 def option_texts(policy: t.Mapping[str, t.Any]) -> t.Dict[str, str]:
     """Return the options of a policy for people: the ranges, and what is not at its default."""
-    default = _options(build({})._asdict())
+    default = build({})._asdict()
     return {
         name: _listed(name, _texts(value)) or _ALWAYS.get(name, "none")
         for name, value in policy.items()
@@ -101,15 +88,12 @@ def _most(hosts: t.Set[str], members: t.Mapping[str, t.Set[str]], reporting: t.S
     return "most of " + one_line(name) if name else "most nodes"
 
 
-def _difference(policies: t.Mapping[str, t.Any], most: Group, other: Group) -> str:
-    """Return what a policy has that the most frequent one has not; empty if that is not known."""
-    here, there = (policies.get(group.nodes[0].host) for group in (other, most))
-    if other is most or not isinstance(here, dict) or not isinstance(there, dict):
-        return ""
+def _difference(most: Group, other: Group) -> str:
+    """Return what a policy has that the most frequent one has not; empty if it is that."""
     parts = []
-    for option in here:
-        ours, theirs = here[option], there.get(option)
-        if option in _NO_OPTIONS or ours == theirs:
+    for option, ours in other.nodes[0].policy.items():
+        theirs = most.nodes[0].policy.get(option)
+        if ours == theirs:
             continue
         if isinstance(ours, list) and isinstance(theirs, list):
             for word, entries in (("with", _entries(ours, but=theirs)), ("without", _entries(theirs, but=ours))):

@@ -13,7 +13,7 @@ from ..module_utils._errors import ConfigError
 from ..module_utils._policy.values import naming
 from ..module_utils._system.endpoints import parse_endpoints
 from ..module_utils._system.families import PORT_PROTOCOLS
-from ._names import grouped, number_of_nodes, one_line, some_of, thousands
+from ._names import alike, grouped, number_of_nodes, one_line, some_of, thousands
 
 #: The variables of hosts with what they answered: whether they have the address, and who has the connection.
 ADDRESSES, ANSWER = "ip_masq_agent__addresses", "ip_masq_agent__who"
@@ -96,18 +96,13 @@ def _found(pairs: t.Iterable[t.Tuple[str, str]]) -> t.List[str]:
 
 def _missed(pairs: t.Sequence[t.Tuple[str, str]], address: str) -> t.List[str]:
     """Return a line for hosts whose reasons differ at most in numbers, most hosts first."""
-    alike = grouped((re.sub("[0-9]+", "0", why.replace(host, "")), (why, host)) for why, host in pairs)
-    kinds = sorted(alike.values(), key=lambda kind: -len(kind))
+    kinds = alike((host, why, host) for why, host in pairs)
     lines = []
-    for kind in kinds[:_REASONS]:
-        (why, host), number = kind[0], len(kind)
-        who = (
-            "%s has" % host
-            if number == 1
-            else "%s (%s) have" % (some_of([one[1] for one in kind]), number_of_nodes(number))
-        )
-        lines.append("%s %s: %s%s" % (who, address, "" if len({one[0] for one in kind}) == 1 else "e.g. ", why))
-    left = sum(map(len, kinds[_REASONS:]))
+    for why, hosts in kinds[:_REASONS]:
+        several = "%s (%s) have" % (some_of(hosts), number_of_nodes(len(hosts)))
+        who = several if hosts[1:] else hosts[0] + " has"
+        lines.append("%s %s: %s" % (who, address, why))
+    left = sum(len(hosts) for _why, hosts in kinds[_REASONS:])
     return lines + (["and %s more" % number_of_nodes(left)] if left else [])
 
 

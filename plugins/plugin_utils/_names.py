@@ -61,6 +61,19 @@ def grouped(pairs: t.Iterable[t.Tuple[Key, Value]]) -> t.Dict[Key, t.List[Value]
     return found
 
 
+def alike(reasons: t.Iterable[t.Tuple[str, str, Value]]) -> t.List[t.Tuple[str, t.List[Value]]]:
+    """Return reasons, those that differ at most in numbers as one, and what has each of them, most first.
+
+    :param reasons: the name of a host, its reason, and what is to be returned of it.
+    """
+    found = grouped((re.sub("[0-9]+", "0", why.replace(host, "")), (why, value)) for host, why, value in reasons)
+    kinds = []
+    for same in sorted(found.values(), key=len, reverse=True):
+        example = "" if len({why for why, _value in same}) == 1 else "e.g. "
+        kinds.append((example + same[0][0], [value for _why, value in same]))
+    return kinds
+
+
 def _runs(names: t.Sequence[str]) -> t.List[_Run]:
     ways = {name: _ways(name) for name in names}
     alike = collections.Counter((before, behind) for some in ways.values() for before, _digits, behind in some)
