@@ -13,8 +13,7 @@ author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
   - Returns the keys and values of the agent's config file for the host of the task, from the variables of the role
-    P(kubenode.ip_masq.ip_masq_agent#role). A variable that is not set has its documented default.
-  - The values are not checked here; the modules of this collection do that.
+    P(kubenode.ip_masq.ip_masq_agent#role). The values are not checked here.
 options: {}
 notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.

@@ -12,19 +12,14 @@ author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
   - Returns the patterns in the variable C(ip_masq_agent_hosts), for the keyword C(hosts) of a play.
-  - Fails if it is not set or matches no host, with C(--limit) taken into account. With a misspelled group the run would
-    otherwise succeed and do nothing.
-  - Fails if a part of it misses nodes because they are in a group whose name is spelled in another way, or is an older
-    one of kubespray.
-  - Fails if there is a variable C(ip_masq_agent_...) that the collection does not know, such as a misspelled
-    C(ip_masq_agent_hosts).
+  - Fails if it is not set or matches no host, with C(--limit) taken into account; if nodes are missed because a group
+    is spelled in another way; and if there is a variable C(ip_masq_agent_...) that the collection does not know.
   - Accepts everything with C(--syntax-check) and C(--list-...), because groups that an earlier play makes do not exist.
 options:
   _terms:
     description:
-      - None, V(unreached) or V(hint). With V(unreached), returns the nodes in kubespray's groups that the patterns do
-        not match, if these are for the whole cluster and there is no C(--limit). With V(hint), returns a line about how
-        to have no line for each host, if there would be many.
+      - None, V(unreached) for the nodes of a whole cluster that the patterns do not match, or V(hint) for a line about
+        how to have no line for each host.
     type: list
     elements: str
 notes:

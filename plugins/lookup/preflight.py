@@ -13,15 +13,9 @@ author:
 description:
   - Checks on the controller the variables C(ip_masq_agent_...) of several hosts at once. The role
     P(kubenode.ip_masq.ip_masq_agent#role) and the playbooks use it before they touch a node.
-  - Errors are unknown names, with the nearest known one, also of variables C(ip_masq_windows_...); values that the
-    argument specification refuses; values that the grammar of the policy refuses, by the name of the variable; and
-    networks of C(ip_masq_agent_cluster_cidrs) that would be masqueraded. Hosts with C(ip_masq_agent_state=absent) need
-    no policy.
-  - Remarks are ranges that another range covers, or that could be one; networks of the cluster that overlap; and
-    hosts that do not agree about which destinations see pod addresses. A group whose own value the inventory sets
-    may differ from other groups.
+  - Errors are unknown names, values that are refused, and networks of C(ip_masq_agent_cluster_cidrs) that would be
+    masqueraded. Remarks are those of O(kubenode.ip_masq.ip_masq_agent#role:main:ip_masq_agent_preflight).
   - A value of the play or the role applies to every host, otherwise the value that the inventory has for the host.
-    Equal policies of many hosts are checked once.
 options:
   _terms:
     description: Names of hosts.
@@ -29,8 +23,7 @@ options:
     elements: str
     required: true
   remarks:
-    description:
-      - V(warn) lists remarks if there are no errors, V(fail) makes them errors, V(ignore) does not look for any.
+    description: V(warn) lists remarks if there are no errors, V(fail) makes them errors, V(ignore) does not look.
     type: str
     choices: [warn, fail, ignore]
     default: warn
@@ -42,9 +35,7 @@ notes:
 
 RETURN = r"""
 _raw:
-  description:
-    - One mapping. C(lines) has a message for each error or remark, with the hosts that it is about unless it is about
-      all. C(failed) is whether there are errors.
+  description: One mapping. C(lines) has a message for each error or remark, C(failed) is whether there are errors.
   type: list
   elements: dict
 """
