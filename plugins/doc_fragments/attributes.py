@@ -21,7 +21,7 @@ attributes:
   platform:
     support: full
     platforms: linux
-    description: Needs root and systemd on Linux.
+    description: Needs root on Linux.
 """
 
     INFO = r"""
@@ -38,7 +38,7 @@ attributes:
   platform:
     support: full
     platforms: linux
-    description: Needs root and systemd on Linux.
+    description: Needs root on Linux.
 """
 
     HANDED = r"""
@@ -48,5 +48,4 @@ attributes:
     description:
       - On a node whose agent has the checksum of this collection's files, its program does the task, and the module
         is not sent. That needs Ansible's pipelining. All options and return values are the same.
-      - Everywhere else the module is run, also if the program gives no answer.
 """
