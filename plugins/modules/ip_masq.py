@@ -12,17 +12,14 @@ version_added: 1.0.0
 description:
   - Masquerades the traffic of pods to the outside with the address of the node, and keeps their addresses for the
     ranges you list. The rules are those of the Go daemon ip-masq-agent, so a chain that it built is kept.
-  - Manages one chain in the nat table, and the jump to it in C(POSTROUTING), for IPv4 and, with O(enable_ipv6), IPv6;
-    or, with O(backend=nftables), one table of its own. Each family is written in one transaction; nothing is
-    written when nothing differs, so packet counters survive.
-  - Reads only its own chain and C(POSTROUTING), or its own table. Rules of other programs are never changed.
-  - Chains are compared by meaning, not by text. The order of the exempt ranges, duplicates, overlaps and comments make
-    no difference.
+  - Manages one chain in the nat table, and the jump to it in C(POSTROUTING), or, with O(backend=nftables), one table of
+    its own. Rules of other programs are never changed. Each family is written in one transaction.
+  - Chains are compared by meaning, not by text. Nothing is written when nothing differs, so packet counters survive.
   - After a write the kernel is read again. If it did not keep the rules, the previous state is restored and the module
     fails.
   - Chains of earlier agents (C(NON-MASQUERADE-DAEMON), C(IP-MASQ), C(IP-MASQ-AGENT) and chains that this module built
-    under another O(masq_chain)) to which C(POSTROUTING) still jumps are replaced in the same transaction. Those in
-    other backends, and in IPv6 if O(enable_ipv6) is off, are removed and reported, as are left-over rules of ours.
+    under another O(masq_chain)) are replaced in the same transaction, or removed if they are in another backend, or in
+    IPv6 if O(enable_ipv6) is off.
 options:
   state:
     description:
@@ -40,24 +37,15 @@ options:
       - Read the policy from this file on the node, with the keys and the semantics of ip-masq-agent's config file. YAML
         requires PyYAML on the node, JSON does not. A file that does not exist means all defaults.
       - An unknown key is a warning. A file with unknown keys only is an error, such as a whole ConfigMap.
-      - In addition to ip-masq-agent's keys the file may hold C(enableIPv6), C(masqChain), C(randomFully), C(toPorts),
-        C(backend), C(exemption), C(nomasqAllReservedRanges), C(masqueradeCIDRs), C(sourceCIDRs), C(outInterfaces),
-        C(exceptInterfaces), C(skipMarks), C(snat), C(snatMissing), C(rules), C(jumpPosition), C(flushConntrack) and
-        C(leaks). An option of this module that is not at its default overrides the key. Keys of entries are
-        C(outInterface), C(sourceCIDRs) and so on, or as here.
+      - Each other policy option of this module is a key too, written as C(enableIPv6) is for O(enable_ipv6). An option
+        that is not at its default overrides the key.
     type: path
 requirements:
   - iptables or nftables on the node
 attributes:
   diff_mode:
-    description:
-      - Shows the rules before and after, as C(iptables -S) or C(nft list table) prints them, and at the end what
-        changes for packets.
-  platform:
-    description: Needs root on Linux.
+    description: Shows the rules before and after, and at the end what changes for packets.
 notes:
-  - The nat table sees the first packet of a connection only. Connections that were open before a change keep their
-    source address, unless O(flush_conntrack=changed).
   - A rule of another program that comes later in C(POSTROUTING) can still masquerade what this module exempts, unless
     O(exemption) prevents it. Such rules are reported as warnings.
 seealso:
@@ -77,10 +65,7 @@ EXAMPLES = r"""
 
 - name: Keep pod addresses inside the data centre, in both families
   kubenode.ip_masq.ip_masq:
-    non_masquerade_cidrs:
-      - 10.0.0.0/8
-      - 100.64.0.0/10
-      - fd00:10::/32
+    non_masquerade_cidrs: [10.0.0.0/8, 100.64.0.0/10, fd00:10::/32]
     enable_ipv6: true
 
 - name: Masquerade everything that leaves the node
@@ -90,9 +75,7 @@ EXAMPLES = r"""
 
 - name: Keep the low ports and the node ports for other uses
   kubenode.ip_masq.ip_masq:
-    to_ports:
-      - 1024-29999
-      - 32768-65535
+    to_ports: [1024-29999, 32768-65535]
 
 - name: Protect exempt traffic from other programs' NAT rules
   kubenode.ip_masq.ip_masq:
@@ -126,10 +109,6 @@ EXAMPLES = r"""
         protocols: [tcp]
         ports: [9090, 9100-9110]
 
-- name: Apply the policy of a file on the node
-  kubenode.ip_masq.ip_masq:
-    config_file: /etc/ip-masq-agent/config
-
 - name: Remove the chain and its jumps
   kubenode.ip_masq.ip_masq:
     state: absent
@@ -149,13 +128,11 @@ backend:
       type: str
       sample: iptables_nft
     version:
-      description: The version that the node's program reports; empty without one, which V(nftables) does not need.
+      description: The version that the node's program reports; empty without one.
       type: str
       sample: 1.8.9
 families:
-  description:
-    - The active rules by family (C(ipv4), C(ipv6)), or in check mode those that would be active.
-    - Empty with O(state=absent).
+  description: The active rules by family, or in check mode those that would be active. Empty with O(state=absent).
   returned: when the node has a usable iptables or nft
   type: dict
   contains:
@@ -186,11 +163,9 @@ actions:
     family:
       description: C(ipv4) or C(ipv6).
       type: str
-      sample: ipv4
     backend:
       description: The backend that was changed.
       type: str
-      sample: iptables_nft
     action:
       description:
         - One of C(chain created), C(chain removed), C(rule added), C(rule removed), C(rules added), C(rules removed),
@@ -201,15 +176,12 @@ actions:
           C(ranges added), C(ranges removed), C(set removed), C(foreign part removed),
           C(priority of the chain changed).
       type: str
-      sample: rule added
     rule:
       description: The rule, as C(iptables -S) prints it; a count where more than 100 were added or removed.
       type: str
       sample: -A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent ..." -j RETURN
 flushed:
-  description:
-    - By family, how many open connections were removed, or in check mode would be.
-    - Empty if no rule was changed, and with O(flush_conntrack=none).
+  description: By family, how many open connections O(flush_conntrack=changed) removed, or in check mode would remove.
   returned: when the node has a usable iptables or nft
   type: dict
   sample: {ipv4: 12}
@@ -217,7 +189,6 @@ effects:
   description:
     - Which packets the rules treat differently than before this run, or in check mode would treat, the largest group
       first. A packet is in one group at most. See C(docs/operations.md) for what is compared.
-    - Empty if no rule was changed, and if the rules are rewritten without another treatment of any packet.
   returned: when the node has a usable iptables or nft
   type: list
   elements: dict
@@ -225,11 +196,8 @@ effects:
     family:
       description: C(ipv4) or C(ipv6).
       type: str
-      sample: ipv4
     destinations:
-      description:
-        - The destinations, in the ranges that the policies have, or else in as few as that takes. Of more than 100 the
-          largest.
+      description: The destinations. Of more than 100 ranges the largest.
       type: list
       elements: str
       sample: [10.5.0.0/16]
@@ -237,37 +205,29 @@ effects:
       description: Ranges in RV(effects[].destinations) that are not concerned. Of more than 100 the largest.
       type: list
       elements: str
-      sample: []
     destinations_omitted:
       description: The number of ranges that were left out of these lists.
       type: int
-      sample: 0
     sources:
       description: The same for sources. Empty means all.
       type: list
       elements: str
-      sample: []
     sources_except:
-      description: Ranges in RV(effects[].sources) that are not concerned.
+      description: The same as RV(effects[].destinations_except).
       type: list
       elements: str
-      sample: []
     sources_omitted:
-      description: The number of ranges that were left out of these lists.
+      description: The same as RV(effects[].destinations_omitted).
       type: int
-      sample: 0
     pods:
-      description:
-        - Namespace and name of the pods, for those of the sources that are one address, from the results that libcni
-          keeps on the node.
+      description: Namespace and name of the pods, for those of the sources that are one address.
       returned: if a name is known
       type: dict
       sample: {10.244.1.7/32: default/web-7c5ddbdf54-x2x9k}
     out_interfaces:
       description:
-        - The interfaces by which the packets leave. Empty means all.
-        - C(*) at the end means every name that begins so, C(!) in front means not. The last entry that has a name
-          counts; a list that begins with C(!) has all other interfaces.
+        - The interfaces by which the packets leave. Empty means all. C(*) at the end means every name that begins so,
+          C(!) in front means not. The last entry that has a name counts; a list that begins with C(!) has all others.
       type: list
       elements: str
       sample: ["eth*", "!eth1"]
@@ -282,44 +242,37 @@ effects:
         - C(with mark 0x200/0xf00 except 0x200/0xff00) for those with one, C(with other marks) where packets without a
           mark are skipped, C(without a connection) for O(leaks).
       type: str
-      sample: ""
     before:
       description:
         - The source address that they had before. C(pod) - their own, because they were exempt; C(node) - that of the
           interface; a fixed address or range; C(not managed) - the rules left them alone; C(dropped); C(unknown) - the
           rules before could not be read.
-        - C(pod (exemption accept)) and the like, where only O(exemption) differs.
-        - C(node, ports 50000-50001), C(node (ports at random)) or C(node (ports kept if free)), where the source ports
-          differ.
+        - With what differs behind it, as in C(pod (exemption accept)), C(node, ports 50000-50001) or
+          C(node (ports at random)).
       type: str
       sample: pod
     after:
       description: The same for the rules of this run.
       type: str
-      sample: node
     ports_before:
       description: From how many source ports one was chosen, if that differs. Fewer ports come with a warning.
       type: int
-      sample: 64512
     ports_after:
       description: The same for the rules of this run.
       type: int
-      sample: 2
     open_connections:
       description:
         - How many open connections have another source address than the rules give them now. O(flush_conntrack=changed)
           removes these. None if they could not be counted; a warning has the reason.
       type: int
-      sample: 12
 effects_omitted:
   description: The number of further groups; RV(effects) has 100 at most.
   returned: when the node has a usable iptables or nft
   type: int
-  sample: 0
 effects_summary:
   description:
-    - The effects in words, a line each, 20 at most. The diff ends with them.
-    - A sentence if rules are rewritten without an effect; empty if no rule was changed.
+    - The effects in words, a line each, 20 at most; a sentence if rules are rewritten without an effect. The diff ends
+      with them.
   returned: when the node has a usable iptables or nft
   type: list
   elements: str
@@ -327,8 +280,7 @@ effects_summary:
 other_nat:
   description:
     - Chains of other programs that the same traffic meets, such as those of a CNI plugin. They may masquerade exempt
-      traffic. Chains in other tables of nftables are left out if none of their rules can be about pods.
-    - Empty with O(state=absent).
+      traffic. Empty with O(state=absent).
   returned: when the node has a usable iptables or nft
   type: list
   elements: str

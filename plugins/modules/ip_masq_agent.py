@@ -10,9 +10,8 @@ module: ip_masq_agent
 short_description: Install the agent that keeps a node's IP masquerading as the policy defines it
 version_added: 1.0.0
 description:
-  - Installs an agent that keeps a node's masquerading as the policy defines it. It consists of one program, its
-    configuration, and systemd units that start a resync at an interval, after an edit of the configuration, and after a
-    firewall was restarted, reloaded or stopped.
+  - Installs an agent, which is one program, its configuration, and systemd units that start a resync at an interval,
+    after an edit of the configuration, and after a firewall was restarted, reloaded or stopped.
   - Applies the policy at once, as M(kubenode.ip_masq.ip_masq) does; the agent runs the same code.
   - If something was changed, or if the last run of the agent's service failed, starts that service once, and fails
     with the lines of the journal if it fails. In check mode it warns instead.
@@ -22,10 +21,9 @@ options:
     description:
       - V(present) installs the agent and sets the rules.
       - V(absent) removes the rules in all variants and families, the units, and the files that the agent wrote or read,
-        including the configuration. If an agent is installed, its own paths are used, not the other options.
-      - A configuration directory that holds anything else stays, with a warning.
+        including the configuration. The paths are those of the agent that is installed.
       - With V(absent) it is an error if a package of the distribution owns the agent's files; the message has the
-        command that removes the package. Run this again after that command, to remove the configuration.
+        command to run before.
     type: str
     choices: [present, absent]
     default: present
@@ -34,21 +32,17 @@ options:
       - The content of the file C(config) in O(config_dir), with the keys of ip-masq-agent's own file, such as
         C(nonMasqueradeCIDRs). Each policy option of M(kubenode.ip_masq.ip_masq) is a key there, written as
         C(enableIPv6) is for C(enable_ipv6); C(resyncInterval) and C(portMetrics) are the only others.
-      - Keys that are not set have their defaults. An unknown key is an error.
+      - An unknown key is an error. Text in place of a list, and in one, is split at commas.
       - Without C(nonMasqueradeCIDRs) the default list is written to the file, so that drop-ins add to it.
-      - C(nonMasqueradeCIDRs) may be text, as in V(10.0.0.0/8,fd00::/8). Text is split at commas, in a list too.
       - If not set, the file on the node is kept.
     type: dict
   applied_by:
     description:
-      - What applies O(config), for people, such as the name of a playbook. It is kept on the node with the time, and
-        C(ip-masq-agent status) shows it.
-      - Ignored without O(config) and in check mode. If not set, what the node has is kept.
+      - What applies O(config), for people, such as the name of a playbook. C(ip-masq-agent status) shows it with the
+        time. If not set, what the node has is kept.
     type: str
   enabled:
-    description:
-      - Whether the units run, now and after a boot. If not, everything is installed, the rules are set once, and the
-        service is started once as a test.
+    description: Whether the units run, now and after a boot. If not, all is installed, and the rules are set once.
     type: bool
     default: true
   config_dir:
@@ -67,57 +61,49 @@ options:
     default: /usr/local/sbin
   metrics_dir:
     description:
-      - The directory of node_exporter's textfile collector. It must exist, and may belong to another user. The agent
-        then writes C(ip_masq_agent.prom) there.
+      - The directory of node_exporter's textfile collector, in which the agent writes C(ip_masq_agent.prom). It must
+        exist, and may belong to another user. If not set, no metrics are written.
       - A symbolic link on the way to it is followed if only root can change it, and only when the agent is installed.
-      - If not set, no metrics are written.
     type: path
   python:
     description:
-      - The Python (3.8 or later) that runs the agent.
-      - If not set, C(/usr/bin/python3) if it is 3.8 or later, else the one that runs this module.
+      - The Python (3.8 or later) that runs the agent. If not set, C(/usr/bin/python3) if it is 3.8 or later, else the
+        one that runs this module.
     type: path
   lock_timeout:
-    description:
-      - Seconds that this module waits for the xtables lock, and for a run of the agent. The agent's own runs wait 5
-        seconds.
+    description: Seconds to wait for the xtables lock, and for a run of the agent. The agent's own runs wait 5 seconds.
     type: int
     default: 5
   verify:
     description:
-      - Whether to test afterwards that all traffic matches the policy, whichever program's rules decide. Runs
-        C(ip-masq-agent verify) on the node and returns its result in RV(verification). The module does not fail for
-        that result.
+      - Whether to test afterwards with C(ip-masq-agent verify) that all traffic matches the policy, whichever program's
+        rules decide. The module does not fail for the result, which is in RV(verification).
       - Not done in check mode, after a failure, or with O(state=absent).
     type: bool
     default: false
   verify_before:
     description:
-      - If rules would change, whether to test before anything is written that all traffic would match the policy. The
-        rules are made in a copy of the node's network state, in network namespaces, and packets are sent through it.
-      - If rules of other programs undo the policy, the module fails and leaves the node as it is. The message has the
-        ranges, the program and the remedy. It does the same in check mode.
-      - If not all can be tested, it warns and goes on.
-      - A rule that the kubelet's kubenet left behind is reported and no failure with O(kubelet), because
+      - If rules would change, whether to test before anything is written, with packets through a copy of the node's
+        network state, that all traffic would match the policy.
+      - If rules of other programs undo the policy, the module fails, in check mode too, and leaves the node as it is.
+        The message has the ranges, the program and the remedy. If not all can be tested, it warns and goes on.
+      - A rule that the kubelet's kubenet left behind is no failure with O(kubelet), because
         M(kubenode.ip_masq.kubelet_masquerade) deletes it.
-      - Ignored with O(state=absent).
     type: bool
     default: false
   connection_log:
     description:
       - Megabytes that a log of connections that have ended may take in C(/var/log/ip-masq-agent), from V(16). V(0) is
         no log; what was logged stays until O(state=absent).
-      - C(ip-masq-agent who --at) reads it. It is written by C(ulogd) of the distribution, started with a configuration
-        and units of its own; while it runs, the sysctl C(net.netfilter.nf_conntrack_timestamp) is V(1).
-      - Without C(ulogd) and its JSON output the module fails before anything is touched. On Debian the package is
-        C(ulogd2-json), for RHEL C(ulogd) of EPEL.
+      - C(ip-masq-agent who --at) reads it. C(ulogd) of the distribution writes it (on Debian the package
+        C(ulogd2-json), for RHEL C(ulogd) of EPEL), without which the module fails before anything is touched. While it
+        runs, the sysctl C(net.netfilter.nf_conntrack_timestamp) is V(1).
     type: int
     default: 0
   kubelet:
     description:
       - If set, also returns in RV(kubelet) what M(kubenode.ip_masq.kubelet_masquerade) with these options would do,
         which saves a call of that module on nodes that need no change. Nothing is done to a kubelet.
-      - Not tested after a failure, or with O(state=absent).
     type: dict
     suboptions:
       policy:
@@ -137,12 +123,8 @@ requirements:
   - iptables or nftables on the node
   - systemd on the node
 attributes:
-  check_mode:
-    description: Reports what would change and writes nothing, also if nothing is installed yet.
   diff_mode:
-    description:
-      - Shows the rules, the configuration and every file that is edited, before and after. For files that are created
-        or removed as a whole, and for services, it shows one line each.
+    description: Shows rules, the configuration and files that are edited, before and after; a line for other changes.
 seealso:
   - module: kubenode.ip_masq.ip_masq
 extends_documentation_fragment:
@@ -160,9 +142,7 @@ EXAMPLES = r"""
 - name: Apply a policy, resync every five minutes, and write metrics
   kubenode.ip_masq.ip_masq_agent:
     config:
-      nonMasqueradeCIDRs:
-        - 10.0.0.0/8
-        - 100.64.0.0/10
+      nonMasqueradeCIDRs: [10.0.0.0/8, 100.64.0.0/10]
       resyncInterval: 5m
     metrics_dir: /var/lib/node_exporter/textfile
 
@@ -190,16 +170,13 @@ missing_package:
   description: A package whose program the node needs for the backend and does not have. Nothing was touched.
   returned: failure, if a program is missing
   type: str
-  sample: nftables
 version:
   description: The version of the agent that is installed.
   returned: with O(state=present)
   type: str
   sample: 1.0.0
 files:
-  description:
-    - The files that were written or removed, or in check mode would be.
-    - A directory of the agent's modules that is put in place or removed as a whole is one entry.
+  description: The files that were written or removed, or in check mode would be; one entry for the agent's modules.
   returned: success
   type: list
   elements: str
@@ -212,22 +189,20 @@ services:
   sample: ["start: ip-masq-agent.timer"]
 rules:
   description:
-    - The return values of M(kubenode.ip_masq.ip_masq) for the rules, without C(changed) and C(diff).
-    - After a failure with O(verify_before=true), what would have been done.
+    - The return values of M(kubenode.ip_masq.ip_masq) for the rules, without C(changed) and C(diff). After a failure
+      with O(verify_before=true), what would have been done.
   returned: success, or if O(verify_before=true) made it fail
   type: dict
 proposal:
   description:
-    - What the test with O(verify_before=true) found.
-    - C(questions), C(questions_left_out), C(conflicts), C(untested), C(limits) and C(health) are those of
-      M(kubenode.ip_masq.ip_masq_info).
+    - What the test with O(verify_before=true) found. C(questions), C(questions_left_out), C(conflicts), C(untested),
+      C(limits) and C(health) are those of M(kubenode.ip_masq.ip_masq_info).
   returned: with O(verify_before=true), if rules would change
   type: dict
   contains:
     verified:
       description: Whether all traffic matches the policy with the new rules, None if not all could be tested.
       type: bool
-      sample: false
     summary:
       description: The result, or why there is none, in a sentence.
       type: str
@@ -249,20 +224,14 @@ verification:
     exit_status:
       description:
         - V(0) if all traffic matches the policy, V(5) if not, V(6) if not all could be tested. Negative is the number
-          of the signal that ended the program.
-        - None if the program could not be started, or was still running after an hour.
+          of the signal that ended the program. None if it could not be started, or ran longer than an hour.
       type: int
-      sample: 0
 kubelet:
   description:
     - The return values of M(kubenode.ip_masq.kubelet_masquerade) in check mode, without C(changed) and C(diff).
     - Its key C(failure) has the message with which that module would fail; empty if it would not.
   returned: success, with O(kubelet)
   type: dict
-  sample:
-    actions: []
-    decision: not_applicable
-    failure: ""
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -16,8 +16,8 @@ description:
 options:
   config:
     description:
-      - The configuration to compare the node's file C(config) with, as for M(kubenode.ip_masq.ip_masq_agent).
-      - If not set, the file is not compared.
+      - The configuration to compare the node's file C(config) with, as for M(kubenode.ip_masq.ip_masq_agent). If not
+        set, the file is not compared.
     type: dict
   enabled: {description: &same As for M(kubenode.ip_masq.ip_masq_agent)., type: bool, default: true}
   config_dir: {description: *same, type: path, default: /etc/ip-masq-agent}
@@ -47,9 +47,7 @@ EXAMPLES = r"""
 - name: Also compare the node with a policy
   kubenode.ip_masq.ip_masq_agent_info:
     config:
-      nonMasqueradeCIDRs:
-        - 10.0.0.0/8
-        - 100.64.0.0/10
+      nonMasqueradeCIDRs: [10.0.0.0/8, 100.64.0.0/10]
       resyncInterval: 5m
   register: masquerading
 """
@@ -116,8 +114,7 @@ differs:
 differences:
   description:
     - For each key of RV(differs) two texts for people, with the value of the node's file as C(node) and that of
-      O(config) as C(config). Long values are shortened.
-    - Of lists without an order, such as C(nonMasqueradeCIDRs), each has the entries that the other one lacks.
+      O(config) as C(config); of lists without an order the entries that the other one lacks.
   returned: when the agent is installed and O(config) is given
   type: dict
   sample: {nonMasqueradeCIDRs: {node: 100.64.0.0/10, config: "172.16.0.0/12, 192.168.0.0/16"}}
@@ -128,8 +125,8 @@ service_failure:
   sample: result exit-code, exit status 203
 pending:
   description:
-    - What M(kubenode.ip_masq.ip_masq_agent) would do to files and units, a line each.
-    - Without rules, which are in C(differs) of RV(report), and without the file C(config) if RV(differs) has a key.
+    - What M(kubenode.ip_masq.ip_masq_agent) would do to files and units, a line each; without the file C(config) if
+      RV(differs) has a key.
   returned: when the agent is installed
   type: list
   elements: str

@@ -11,19 +11,12 @@ short_description: Show a node's IP masquerading, and which address other hosts 
 version_added: 1.0.0
 description:
   - Returns the active rules, whether they are in sync with the policy, and what is wrong on the node.
-  - With O(destinations) it returns the source address that each destination sees, the rule that decides that, and the
-    program that made the rule.
-  - With O(ports=true) it returns the destinations to which the source ports of the node run out, and the pods that use
-    them.
-  - With O(verify=true) it looks for every range whose traffic leaves with another source address than by the
-    policy, whichever rule causes it.
-  - These answers come from the kernel. The module copies the node's links, addresses, routes, sysctls, ipsets and
-    netfilter rules into network namespaces, sends one packet for each question through the copy, and looks at what
-    comes out. The node is not changed and no packet leaves it. The copy is removed at the end.
-  - The policy is that of the options. Without policy options it is that of the agent on the node, and without an agent
-    that of the active rules.
-  - The options of the policy mean the same as for M(kubenode.ip_masq.ip_masq). This module only compares the node with
-    them; it sets no rule and removes no connection.
+  - With O(destinations) it returns the source address that each destination sees, and the rule that decides that; with
+    O(verify=true) every range whose traffic leaves with another source address than by the policy. These answers come
+    from the kernel. The module copies the node's links, addresses, routes, sysctls, ipsets and netfilter rules into
+    network namespaces, and sends packets through the copy. The node is not changed and no packet leaves it.
+  - The policy is that of the options, as for M(kubenode.ip_masq.ip_masq). Without policy options it is that of the
+    agent on the node, and without an agent that of the active rules.
 options:
   destinations:
     description: IP addresses to explain.
@@ -32,8 +25,8 @@ options:
     default: []
   source:
     description:
-      - The address of the pod that sends. It need not exist, but a route must lead to it.
-      - When not given, an address that a pod on this node could have; where no route leads to pods, the node itself.
+      - The address of the pod that sends. It need not exist, but a route must lead to it. If not set, an address that a
+        pod on this node could have; where no route leads to pods, the node itself.
     type: str
   protocol:
     description: The protocol of the packets to O(destinations).
@@ -45,20 +38,17 @@ options:
     type: int
     default: 80
   verify:
-    description:
-      - Test all traffic of pods against the policy. What cannot be tested is in RV(untested), and RV(verified) is None.
+    description: Test all traffic of pods against the policy.
     type: bool
     default: false
   max_questions:
     description:
-      - How many packets O(verify=true) sends for each IP version, at most; V(0) is no limit. It sends some for each way
-        that packets of pods can take through rules and routes. RV(questions_left_out) tells how many were left out.
+      - How many packets O(verify=true) sends for each IP version, at most; V(0) is no limit. RV(questions_left_out)
+        tells how many were left out.
     type: int
     default: 100000
   max_seconds:
-    description:
-      - How many seconds of CPU time O(verify=true) may take; V(0) is no limit. What is not tested then is in
-        RV(untested).
+    description: Seconds of CPU time that O(verify=true) may take; V(0) is no limit. What is left is in RV(untested).
     type: int
     default: 60
   pod_cidrs:
@@ -67,8 +57,7 @@ options:
     elements: str
     default: []
   ports:
-    description:
-      - Read the table of connections, and return in RV(source_ports) how many source ports of the node are used.
+    description: Return in RV(source_ports) how many source ports of the node are used, to which destinations.
     type: bool
     default: false
   config_file:
@@ -81,12 +70,6 @@ options:
 requirements:
   - iptables or nftables on the node
   - for O(destinations) and O(verify), permission to make network namespaces
-attributes:
-  platform:
-    description: Needs root on Linux.
-notes:
-  - What the copy does not have is listed in RV(limits), such as eBPF programs and IPsec policies. An answer can be
-    wrong where they decide.
 seealso:
   - module: kubenode.ip_masq.ip_masq
 extends_documentation_fragment:
@@ -102,9 +85,7 @@ EXAMPLES = r"""
 
 - name: Find out which address two servers see, and why
   kubenode.ip_masq.ip_masq_info:
-    destinations:
-      - 10.20.0.5
-      - 203.0.113.9
+    destinations: [10.20.0.5, 203.0.113.9]
     source: 10.244.1.7
     port: 443
 
@@ -119,10 +100,6 @@ EXAMPLES = r"""
     non_masquerade_cidrs: [10.0.0.0/8]
     verify: true
 
-- name: Find out to which destinations source ports run out, and which pods use them
-  kubenode.ip_masq.ip_masq_info:
-    ports: true
-
 # The same ad hoc:
 #   ansible k8s_cluster -b -m kubenode.ip_masq.ip_masq_info -a 'destinations=10.20.0.5,203.0.113.9'
 """
@@ -136,11 +113,8 @@ policy:
     origin:
       description: C(options), C(agent), C(active rules), or C(none) where there is no policy.
       type: str
-      sample: agent
     exempt:
-      description: >-
-        The exempt ranges by family (C(ipv4), C(ipv6)), without exceptions inside of them. A family that is
-        not managed is absent.
+      description: The exempt ranges by family, if that is managed, without exceptions inside of them.
       type: dict
       sample: {ipv4: [169.254.0.0/16, 10.0.0.0/8]}
 backend:
@@ -152,7 +126,6 @@ in_sync:
   description: Whether the active rules are those of the policy; None if the policy was taken from them.
   returned: always
   type: bool
-  sample: true
 families:
   description: The active rules, as RV(kubenode.ip_masq.ip_masq#module:families), and what they have counted.
   returned: always
@@ -179,11 +152,9 @@ health:
           C(overlapping_ranges), C(flushes_at_boot), C(other_agent), C(kubenet_leftover), C(few_source_ports),
           C(connections_full), C(note). Codes do not change.
       type: str
-      sample: out_of_sync
     severity:
       description: C(error), C(warning) or C(info).
       type: str
-      sample: error
     text:
       description: The finding.
       type: str
@@ -205,33 +176,27 @@ explanations:
       type: str
       sample: 10.244.1.7
     pod:
-      description: Namespace and name of the pod that has this address, from the results that libcni keeps on the node.
+      description: Namespace and name of the pod, from the results that libcni keeps on the node.
       returned: if the name is known
       type: str
       sample: default/web-7c5ddbdf54-x2x9k
     protocol:
       description: The protocol.
       type: str
-      sample: tcp
     port:
       description: The destination port.
       type: int
-      sample: 443
     outcome:
       description:
         - C(sent) where the packet left the node, C(delivered) where the node received it, C(rejected), C(dropped), or
-          C(not tested) where it could not be tested.
+          C(not tested).
       type: str
-      sample: sent
     policy:
-      description: >-
-        What the destination sees by the policy. C(pod), C(node) or a fixed address; None outside the policy's scope.
+      description: What the destination sees by the policy. C(pod), C(node) or a fixed address; None outside its scope.
       type: str
-      sample: pod
     seen:
       description: What the destination sees. C(pod), C(node), another address, or None if nothing leaves.
       type: str
-      sample: node
     seen_address:
       description: The source address that the destination sees.
       type: str
@@ -246,7 +211,6 @@ explanations:
           the policy's scope, if nothing leaves, if only some of the RV(explanations[].alternatives) agree, or if
           RV(explanations[].not_understood) is not empty.
       type: bool
-      sample: false
     decided_by:
       description:
         - The rule that set the source address, the last NAT rule that let the packet pass, or the rule that keeps it
@@ -254,7 +218,7 @@ explanations:
       type: dict
       contains:
         backend:
-          description: C(iptables_nft), C(iptables_legacy) or C(nftables).
+          description: The backend.
           type: str
         table:
           description: The family and name of the table.
@@ -285,8 +249,8 @@ explanations:
       elements: dict
     depends_on:
       description:
-        - What decides between RV(explanations[].alternatives), such as the source port, chance, or the order of two
-          chains of the same priority, which the kernel does not show.
+        - What decides between RV(explanations[].alternatives), such as the source port, or the order of two chains of
+          the same priority.
       type: list
       elements: str
     not_understood:
@@ -304,45 +268,36 @@ conflicts:
       type: str
       sample: 10.0.0.0/8
     policy:
-      description:
-        - What the destination sees by the policy.
-        - C(pod), C(node), a fixed address, or C(own) for connections of the node itself, which keep their address.
+      description: What the destination sees by the policy, in the words of RV(conflicts[].seen).
       type: str
-      sample: pod
     seen:
-      description: C(pod), C(node), C(own), or another address.
+      description: C(pod), C(node), another address, or C(own) for connections of the node itself, with their address.
       type: str
-      sample: node
     decided_by:
       description: As in RV(explanations[].decided_by).
       type: dict
     owner:
       description: The program that made the rule. C(unknown), or C(none) where a rule is missing.
       type: str
-      sample: Calico
     severity:
       description: C(error); C(warning) where it happens sometimes.
       type: str
-      sample: error
     remedy:
       description: How to end it, in the owner's own configuration.
       type: str
     services:
-      description:
-        - Protocols and ports, where it concerns only some.
-        - C(udp/53 from port 4000-4010) where it concerns only some source ports.
+      description: Protocols and ports, where it concerns only some.
       type: list
       elements: str
-      sample: [tcp/443]
+      sample: [tcp/443, udp/53 from port 4000-4010]
     sources:
       description: Networks of pods, where it concerns only some.
       type: list
       elements: str
     pods:
-      description: Names as in RV(explanations[].pod), for those of the networks that are one address.
+      description: As RV(kubenode.ip_masq.ip_masq#module:effects[].pods).
       returned: if a name is known
       type: dict
-      sample: {10.244.1.7/32: default/web-7c5ddbdf54-x2x9k}
 untested:
   description: With O(verify=true), why not all traffic was tested; empty if all was.
   returned: always
@@ -352,7 +307,6 @@ untested:
     code:
       description: The kind of reason, such as C(unknown_rule), C(no_pods), C(time), C(limit). Codes do not change.
       type: str
-      sample: unknown_rule
     text:
       description: The reason.
       type: str
@@ -366,7 +320,6 @@ verified:
       policy.
   returned: always
   type: bool
-  sample: true
 summary:
   description: With O(verify=true), the result in one line. Empty without.
   returned: always
@@ -376,12 +329,10 @@ questions:
   description: How many packets O(verify=true) tested.
   returned: always
   type: int
-  sample: 214
 questions_left_out:
   description: How many more packets would have to be tested, beyond the limit, to leave nothing out.
   returned: always
   type: int
-  sample: 0
 source_ports:
   description: With O(ports=true), the use of source ports. None without.
   returned: always
@@ -389,9 +340,8 @@ source_ports:
   contains:
     destinations:
       description:
-        - The 100 destinations for which the largest share of ports is used, the largest first.
-        - Two hidden connections to the same address and port need different source ports.
-        - Each address of the node has its own ports. The kernel does not take another one because these are used up.
+        - The 100 destinations for which the largest share of ports is used, the largest first. Each address of the node
+          has its own ports. The kernel does not take another one because these are used up.
       type: list
       elements: dict
       contains:
@@ -401,41 +351,33 @@ source_ports:
         address:
           description: The address of the node.
           type: str
-          sample: 198.51.100.1
         destination:
           description: The destination, after DNAT.
           type: str
-          sample: 203.0.113.9
         port:
           description: The destination port, after DNAT.
           type: int
-          sample: 443
         zone:
           description: The conntrack zone of the answers; V(0) where there are none. Ports are used once in each.
           type: int
         ranges:
           description:
             - The ports that the kernel chooses from. With O(to_ports) these, otherwise V(1024-65535). For a connection
-              whose own source port is lower V(600-1023) or V(1-511). The ports of each are counted apart.
+              whose own source port is lower V(600-1023) or V(1-511).
             - Each has C(ports), and C(used) and C(available) as below.
-            - Of several in O(to_ports), a new connection waits while that which it has drawn is full.
           type: list
           elements: dict
           sample: [{ports: 1024-65535, used: 310, available: 64512}]
         used:
-          description: >-
-            How many are used, by pods and the node itself. A connection that has ended counts until the kernel forgets
-            it.
+          description: How many are used. A connection that has ended counts until the kernel forgets it.
           type: int
         available:
           description: How many there are, used or not.
           type: int
-          sample: 64512
         sources:
           description:
-            - Who opened the connections, 20 at most, the most first. Each has C(address) and C(connections).
-            - C(pod), as in RV(explanations[].pod), is there for connections that had packets since the pod has the
-              address.
+            - Who opened the connections, 20 at most, the most first. Each has C(address), C(connections), and C(pod) if
+              they had packets since the pod has the address.
           type: list
           elements: dict
     destinations_left_out:
@@ -449,13 +391,15 @@ source_ports:
       type: list
       elements: str
     conntrack:
-      description: >-
-        The table of connections. C(entries) and C(limit); since the boot C(insert_failed) (connections that could not
-        be added, in most cases because no source port was free), C(drops) (packets dropped, in most cases because the
-        table was full) and C(early_drops) (connections removed to make room). None if the kernel does not show them.
+      description:
+        - The table of connections. C(entries) and C(limit); since the boot C(insert_failed) (connections that could not
+          be added, in most cases because no source port was free), C(drops) (packets dropped, in most cases because the
+          table was full) and C(early_drops) (connections removed to make room). None if the kernel does not show them.
       type: dict
 limits:
-  description: What is on the node and not in the copy, each with C(code) and C(text). Answers can be wrong there.
+  description:
+    - What is on the node and not in the copy, such as eBPF programs and IPsec policies, each with C(code) and C(text).
+      Answers can be wrong where they decide.
   returned: always
   type: list
   elements: dict

@@ -13,12 +13,10 @@ description:
   - Up to Kubernetes 1.23 a kubelet with kubenet masquerades traffic to destinations outside its cluster range by a rule
     of its own, unless it is started with C(--non-masquerade-cidr=0.0.0.0/0). Kubernetes 1.24 removed that flag, and a
     kubelet refuses to start with a flag that it does not support.
-  - Tests whether the node's own kubelet binary supports the flag, finds where its arguments come from (kubeadm,
-    kubespray, or a unit of your own), and decides. On current clusters the decision is to do nothing.
-  - Changes one argument, and keeps every other byte of the file, its mode, owner and labels. Files that kubeadm or
-    kubespray write are never edited; the module reports which variable to change instead.
-  - On k3s, RKE2, k0s and MicroK8s nothing is edited, because their kubelet does not run kubenet. A flag with which it
-    would not start is reported, with the file and key to remove it from.
+  - Tests whether the node's own kubelet binary supports the flag, finds where its arguments come from, and decides. On
+    current clusters the decision is to do nothing.
+  - Changes one argument, and keeps every other byte of the file, its mode, owner and labels. Files that kubeadm,
+    kubespray, k3s, RKE2, k0s or MicroK8s write are never edited; the module reports what to change instead.
   - Restarts the kubelet only after a change, and waits until its healthz endpoint returns 200. If it does not, the
     original file is restored, the kubelet is restarted with it, and the module fails with both errors.
   - Deletes the rule that kubenet left in C(POSTROUTING), in both iptables variants and families, once no program on the
@@ -37,14 +35,12 @@ options:
     default: auto
   unit:
     description:
-      - The service that runs the kubelet. If not set, the module looks for C(kubelet) and the services of k3s,
-        RKE2, k0s and MicroK8s, and takes every one in use.
+      - The service that runs the kubelet. If not set, C(kubelet) and the services of k3s, RKE2, k0s and MicroK8s, every
+        one in use.
     type: str
     default: ''
   binary:
-    description:
-      - Test whether this program supports the flag, instead of the one that the service starts. For services that
-        start the kubelet through a script, which is never run for that.
+    description: The kubelet's program, for a service that starts it through a script. The script is not run to test it.
     type: str
     default: ''
   args_file:
@@ -57,8 +53,8 @@ options:
     default: ''
   restart:
     description:
-      - Restart the kubelet after a change. With V(false) a change is made, RV(restart_needed) is returned, and a
-        kubenet rule stays until the restart.
+      - Restart the kubelet after a change. With V(false) RV(restart_needed) is returned, and a kubenet rule stays until
+        the restart.
     type: bool
     default: true
   healthz_url:
@@ -80,9 +76,6 @@ options:
     default: 10
 requirements:
   - systemd on the node
-attributes:
-  check_mode:
-    description: Reports what would change; edits, restarts and deletes nothing.
 notes:
   - Running pods are not affected by a restart of the kubelet. Use C(serial) so that not all nodes restart theirs at
     once; a module cannot see the other nodes.
@@ -115,14 +108,6 @@ EXAMPLES = r"""
     args_file: /etc/node-agent/kubelet.env
     args_variable: KUBELET_OPTS
 
-- name: Manage a kubelet without healthz, whose read-only port is on
-  kubenode.ip_masq.kubelet_masquerade:
-    healthz_url: http://127.0.0.1:10255/healthz
-
-- name: Edit now, restart in a maintenance window
-  kubenode.ip_masq.kubelet_masquerade:
-    restart: false
-
 # The same ad hoc, changing nothing:
 #   ansible k8s_cluster -b -m kubenode.ip_masq.kubelet_masquerade -a policy=report
 """
@@ -147,8 +132,7 @@ reason:
   description: The decision in a sentence.
   returned: when the node could be inspected
   type: str
-  sample: >-
-    kubelet.service (kubeadm, v1.30.4) does not support or set --non-masquerade-cidr; nothing to do
+  sample: kubelet.service (kubeadm, v1.30.4) does not support or set --non-masquerade-cidr; nothing to do
 kubelets:
   description: Every kubelet that was found.
   returned: when the node could be inspected
@@ -162,7 +146,6 @@ kubelets:
     distribution:
       description: Who keeps its arguments (V(kubeadm), V(kubespray), V(plain), V(k3s), V(rke2), V(k0s), V(microk8s)).
       type: str
-      sample: kubeadm
     version:
       description: Its version, empty if unknown.
       type: str
@@ -170,11 +153,9 @@ kubelets:
     flag_supported:
       description: Whether its binary supports the flag, None if unknown.
       type: bool
-      sample: false
     kubenet:
       description: Whether it is configured for kubenet, and kubenet can run.
       type: bool
-      sample: false
     configured:
       description: Every place that sets the flag, and the value; the last one counts.
       type: list
@@ -189,9 +170,8 @@ kubelets:
           type: str
           sample: 10.0.0.0/8
     decision:
-      description: The decision for this kubelet.
+      description: As RV(decision), for this kubelet.
       type: str
-      sample: not_applicable
     reason:
       description: The decision in a sentence.
       type: str
@@ -212,12 +192,10 @@ leftover_rules:
   returned: when the node could be inspected
   type: list
   elements: str
-  sample: []
 restart_needed:
   description: Whether a change waits for a restart of the kubelet, with O(restart=false).
   returned: when the node could be inspected
   type: bool
-  sample: false
 """
 
 from ansible.module_utils.basic import AnsibleModule
