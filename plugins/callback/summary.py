@@ -43,6 +43,10 @@ _SHOWING = ("debug", "ansible.builtin.debug")
 _DISCOVERED = "using the discovered Python interpreter"
 
 
+#: message -> hosts that it is about
+_Messages = t.Dict[str, t.List[str]]
+
+
 class CallbackModule(CallbackBase):
     """What Ansible looks for."""
 
@@ -52,14 +56,10 @@ class CallbackModule(CallbackBase):
 
     def __init__(self) -> None:
         super().__init__()
-        #: message -> hosts that it is about
-        self._failures: t.Dict[str, t.List[str]] = {}
-        self._ignored: t.Dict[str, t.List[str]] = {}
-        self._unreached: t.Dict[str, t.List[str]] = {}
-        #: warning -> hosts that it is about
-        self._warnings: t.Dict[str, t.List[str]] = {}
+        #: what is printed at the end: its kind -> message -> hosts that it is about
+        self._kept: t.Dict[str, _Messages] = {"warning": {}, "failed": {}, "ignored": {}, "unreachable": {}}
         #: difference -> hosts that have it, of the task that is carried out
-        self._diffs: t.Dict[str, t.List[str]] = {}
+        self._diffs: _Messages = {}
         #: hosts of the plays
         self._hosts: t.Set[str] = set()
         #: hosts whose failure is printed
@@ -78,20 +78,20 @@ class CallbackModule(CallbackBase):
         """Keep it for the end, unless the summary of the playbook has it, or it is what a debug task shows of all."""
         self._keep_warnings(result)
         if ignore_errors:
-            self._keep(self._ignored, result)
+            self._keep_failure("ignored", result)
         elif "ip_masq_agent__in_summary" not in result._task.vars:
             self._failed.add(result._host.get_name())
             if result._task.action in _SHOWING and result._task.run_once and result._result.get("msg"):
                 self._show(result, color="red")
             else:
-                self._keep(self._failures, result)
+                self._keep_failure("failed", result)
 
     def v2_runner_on_unreachable(self, result: t.Any) -> None:
         """Keep it for the end, unless the task goes on without the host."""
         if result._task.ignore_unreachable:
             self._unreachable.add(result._host.get_name())
         else:
-            self._keep(self._unreached, result)
+            self._keep_failure("unreachable", result)
 
     def v2_on_file_diff(self, result: t.Any) -> None:
         """Keep it until the task has ended on all hosts."""
@@ -119,52 +119,45 @@ class CallbackModule(CallbackBase):
         for line in message if isinstance(message, list) else [message]:
             self._display.display("%s%s" % (printable(str(line)), behind), color=color)
 
-    @staticmethod
-    def _keep(kept: t.Dict[str, t.List[str]], result: t.Any) -> None:
+    def _keep(self, kind: str, message: str, result: t.Any) -> None:
+        self._kept[kind].setdefault(printable(message).strip(), []).append(result._host.get_name())
+
+    def _keep_failure(self, kind: str, result: t.Any) -> None:
         said = result._result.get("msg", "")
         text = "; ".join(map(str, said if isinstance(said, list) else [said])).strip()
-        kept.setdefault(printable(module_failure({**result._result, "msg": text})), []).append(result._host.get_name())
+        self._keep(kind, module_failure({**result._result, "msg": text}), result)
 
     def _keep_warnings(self, result: t.Any) -> None:
         for warning in map(str, result._result.get("warnings") or ()):
             if _DISCOVERED not in warning:
-                text = _NODE.sub("", warning) if result._task.action in _NAMING else warning
-                self._warnings.setdefault(printable(text), []).append(result._host.get_name())
+                self._keep("warning", _NODE.sub("", warning) if result._task.action in _NAMING else warning, result)
 
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
         """Print the warnings, the failures and the counts."""
         self._print_diffs()
         counts = {host: stats.summarize(host) for host in stats.processed}
         failed = {host for host, one in counts.items() if one["failures"]}
-        self._print_kept("warning", self._warnings, "purple")
-        self._print_kept("failed", self._failures, "red", failed)
-        self._print_kept("rescued", self._failures, "red", set(counts) - failed)
+        self._print_kept("warning", "purple")
+        self._print_kept("failed", "red", failed)
+        self._print_kept("failed", "red", set(counts) - failed, "rescued")
         # What failed later in the same way is printed as that.
-        for message in self._failures:
-            self._ignored.pop(message, None)
-        self._print_kept("ignored", self._ignored, "red")
-        self._print_kept("unreachable", self._unreached, "red")
+        for message in self._kept["failed"]:
+            self._kept["ignored"].pop(message, None)
+        self._print_kept("ignored", "red")
+        self._print_kept("unreachable", "red")
         unreachable = self._unreachable | {host for host, one in counts.items() if one["unreachable"]}
         number = len(self._hosts.union(counts))
-        self._display.display(
-            "%d host%s: %d %s, %d failed, %d unreachable"
-            % (
-                number,
-                "" if number == 1 else "s",
-                sum(1 for one in counts.values() if one["changed"]),
-                self._does,
-                len(failed & (self._failed | (failed - unreachable))),
-                len(unreachable),
-            )
-            if number
-            else "no hosts matched"
-        )
+        if not number:
+            self._display.display("no hosts matched")
+            return
+        changed = sum(1 for one in counts.values() if one["changed"])
+        of_them = (changed, self._does, len(failed & (self._failed | (failed - unreachable))), len(unreachable))
+        hosts = "%d host%s" % (number, "" if number == 1 else "s")
+        self._display.display("%s: %d %s, %d failed, %d unreachable" % (hosts, *of_them))
 
-    def _print_kept(
-        self, what: str, kept: t.Mapping[str, t.List[str]], color: str, among: t.Optional[t.Set[str]] = None
-    ) -> None:
-        for message, hosts in kept.items():
+    def _print_kept(self, kind: str, color: str, among: t.Optional[t.Set[str]] = None, title: str = "") -> None:
+        for message, hosts in self._kept[kind].items():
             # Two tasks may say the same of a host.
             once = [host for host in dict.fromkeys(hosts) if among is None or host in among]
             if once:
-                self._display.display("%s: %s (%s)" % (what, message.strip(), some_of(once)), color=color)
+                self._display.display("%s: %s (%s)" % (title or kind, message, some_of(once)), color=color)
