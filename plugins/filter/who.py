@@ -9,7 +9,7 @@ import typing as t
 
 from ..module_utils._errors import ConfigError
 from ..plugin_utils import _filters
-from ..plugin_utils._fleet_who import Hostvars, Who, ask, reply
+from ..plugin_utils._fleet_who import Hostvars, ask, reply
 
 
 def who(
@@ -21,14 +21,13 @@ def who(
     at: t.Any = None,
 ) -> t.Dict[str, t.Any]:
     """See the documentation."""
+    problem, seen = "", ""
+    arguments: t.List[str] = []
     try:
-        question = ask(address, to, protocol, at)
+        seen, arguments = ask(address, to, protocol, at)
     except ConfigError as exc:
-        question = Who(problem=str(exc))
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in reply(question, hosts, hostvars)._asdict().items()
-    }
+        problem = str(exc)
+    return {"problem": problem, "address": seen, "arguments": arguments, **reply(seen, hosts, hostvars)}
 
 
 FilterModule = _filters.plugin(who)

@@ -24,23 +24,8 @@ _CONNECTIONS, _REASONS = 100, 5
 Hostvars = t.Mapping[str, t.Mapping[str, t.Any]]
 
 
-class Who(t.NamedTuple):
-    """A connection as another host reports it, and what a fleet knows about it."""
-
-    #: why the question is not valid; empty if it is
-    problem: str = ""
-    #: of a node
-    address: str = ""
-    #: for ``ip-masq-agent who``
-    arguments: t.Sequence[str] = ()
-    #: hosts that have the address
-    holders: t.Sequence[str] = ()
-    lines: t.Sequence[str] = ()
-    found: bool = False
-
-
-def ask(seen: t.Any, remote: t.Any, protocol: t.Any, at: t.Any) -> Who:
-    """Return the question about a connection.
+def ask(seen: t.Any, remote: t.Any, protocol: t.Any, at: t.Any) -> t.Tuple[str, t.List[str]]:
+    """Return the address that nodes are queried about, and the arguments of ``ip-masq-agent``.
 
     :param seen: address and port that the other side saw.
     :param remote: address and port of the other side; empty or None: any.
@@ -58,18 +43,18 @@ def ask(seen: t.Any, remote: t.Any, protocol: t.Any, at: t.Any) -> Who:
             parse_moment(str(at))
     when = ("--at", str(at)) if at else ()
     to = () if other is None else ("--to", str(other))
-    return Who(address=node.address, arguments=["who", str(node), *to, "--protocol", str(protocol), *when])
+    return node.address, ["who", str(node), *to, "--protocol", str(protocol), *when]
 
 
-def reply(question: Who, hosts: t.Sequence[str], hostvars: Hostvars) -> Who:
-    """Return what all hosts together answered."""
+def reply(address: str, hosts: t.Sequence[str], hostvars: Hostvars) -> t.Dict[str, t.Any]:
+    """Return what all hosts together answered about the connection of an address, as the filter ``who`` does."""
     answers = {host: hostvars[host].get(ADDRESSES) for host in hosts if host in hostvars}
-    holders = [host for host, answer in answers.items() if _has(answer, question.address)]
+    holders = [host for host, answer in answers.items() if _has(answer, address)]
     silent = [host for host, answer in answers.items() if not _answered(answer)]
     unknown = "; %s did not answer: %s" % (number_of_nodes(len(silent)), some_of(silent)) if silent else ""
     if not holders:
         asked = number_of_nodes(len(answers) - len(silent))
-        return question._replace(lines=["no node has %s: %s searched%s" % (question.address, asked, unknown)])
+        return {"holders": [], "lines": ["no node has %s: %s searched%s" % (address, asked, unknown)], "found": False}
     found: t.List[t.Tuple[str, str]] = []
     missed: t.List[t.Tuple[str, str]] = []
     for host in holders:
@@ -80,11 +65,11 @@ def reply(question: Who, hosts: t.Sequence[str], hostvars: Hostvars) -> Who:
         else:
             missed.append((_why(answer), host))
     # What the others with the address answered does not matter once the connection is found.
-    lines = _found(found) if found else _missed(missed, question.address)
+    lines = _found(found) if found else _missed(missed, address)
     if len(holders) > 1 and (found or len(lines) > 1):
-        several = "%s have %s: %s" % (number_of_nodes(len(holders)), question.address, some_of(holders))
+        several = "%s have %s: %s" % (number_of_nodes(len(holders)), address, some_of(holders))
         lines = [*lines, several] if found else [several, *lines]
-    return question._replace(holders=holders, lines=lines, found=bool(found))
+    return {"holders": holders, "lines": lines, "found": bool(found)}
 
 
 def _found(pairs: t.Iterable[t.Tuple[str, str]]) -> t.List[str]:
