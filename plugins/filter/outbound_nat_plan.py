@@ -16,7 +16,7 @@ from ..module_utils._policy.config_file import config_text, parse
 from ..module_utils._policy.policy import build, file_key
 from ..module_utils._policy.values import Network, parse_networks, split_entries
 from ..plugin_utils import _filters
-from ..plugin_utils._outbound_nat import Edited, edit
+from ..plugin_utils._outbound_nat import edit
 from ..plugin_utils._shown_result import printable
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -60,7 +60,7 @@ def _plan(
         "path": path,
         "changed": after != before,
         "content": _base64(after),
-        "lines": ["%s: %s" % (path, line) for line in _lines(edited)],
+        "lines": ["%s: %s" % (path, line) for line in edited.lines],
         "diff": list(_diff(path, before.decode("utf-8"), edited.text)),
         "error": "",
     }
@@ -79,17 +79,6 @@ def _text(content: bytes) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as exc:
         raise ConfigError("byte %d is not UTF-8: write the file as UTF-8" % exc.start) from None
-
-
-def _lines(edited: Edited) -> t.Iterator[str]:
-    for change in edited.changes:
-        if change.added:
-            yield "%s: add %s" % (change.path, ", ".join(change.added))
-        if change.removed:
-            yield "%s: remove %s" % (change.path, ", ".join(change.removed))
-    if not edited.changes:
-        yield "unchanged"
-    yield from edited.notes
 
 
 def _diff(path: str, before: str, after: str) -> t.Iterator[str]:

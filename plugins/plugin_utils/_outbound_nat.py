@@ -26,21 +26,12 @@ _LISTS = ("ExceptionList", "Exceptions")
 _ARRAYS = ("policies", "AdditionalArgs")
 
 
-class Change(t.NamedTuple):
-    """What became different in one list."""
-
-    path: str
-    added: t.Tuple[str, ...]
-    removed: t.Tuple[str, ...]
-
-
 class Edited(t.NamedTuple):
     """A configuration after an edit."""
 
     text: str
-    changes: t.Tuple[Change, ...]
-    #: What an operator should know, one line each.
-    notes: t.Tuple[str, ...]
+    #: what became different, and what an operator should know
+    lines: t.Tuple[str, ...]
 
 
 class _Policy(t.NamedTuple):
@@ -99,8 +90,8 @@ def edit(
             else:
                 notes.append("no OutBoundNAT policy for IPv%d, so nothing is added" % family.version)
     after = _lists(text)
-    changes = tuple(_changes(before, after))
-    return Edited(text, changes, tuple(notes + list(_notes(text, after))))
+    changes = list(_changes(before, after)) or ["unchanged"]
+    return Edited(text, (*changes, *notes, *_notes(text, after)))
 
 
 def _plugins(text: str) -> t.List[_Plugin]:
@@ -281,14 +272,16 @@ def _lists(text: str) -> t.Dict[str, t.Tuple[str, ...]]:
     }
 
 
-def _changes(before: t.Mapping[str, t.Tuple[str, ...]], after: t.Mapping[str, t.Tuple[str, ...]]) -> t.Iterator[Change]:
+def _changes(before: t.Mapping[str, t.Sequence[str]], after: t.Mapping[str, t.Sequence[str]]) -> t.Iterator[str]:
     for path, entries in after.items():
         # A list that was made has a longer path than its policy had.
         old = before.get(path, ())
-        added = tuple(entry for entry in entries if entry not in old)
-        removed = tuple(entry for entry in old if entry not in entries)
-        if added or removed or len(old) != len(entries):
-            yield Change(path, added, removed)
+        for word, changed in (
+            ("add", [entry for entry in entries if entry not in old]),
+            ("remove", [entry for entry in old if entry not in entries]),
+        ):
+            if changed:
+                yield "%s: %s %s" % (path, word, ", ".join(changed))
 
 
 def _notes(text: str, lists: t.Mapping[str, t.Tuple[str, ...]]) -> t.Iterator[str]:
