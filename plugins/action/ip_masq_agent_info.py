@@ -15,14 +15,6 @@ class ActionModule(HandedTask):
     module = "ip_masq_agent_info"
     spec = INFO
     returned = (
-        "changed",
-        "differences",
-        "differs",
-        "installed",
-        "notes",
-        "pending",
-        "problems",
-        "report",
-        "rules_left",
+        "changed", "differences", "differs", "installed", "notes", "pending", "problems", "report", "rules_left",
         "service_failure",
-    )
+    )  # fmt: skip

@@ -33,19 +33,8 @@ _CIDRS = PREFIX + "non_masquerade_cidrs"
 WINDOWS_PREFIX = "ip_masq_windows_"
 
 #: What the playbooks read beside the role's variables.
-OF_PLAYBOOKS = tuple(
-    PREFIX + name
-    for name in (
-        "become",
-        "confirm_effects",
-        "confirmed",
-        "hosts",
-        "max_fail_percentage",
-        "report_dir",
-        "serial",
-        "tolerate_conflicts",
-    )
-)
+_NAMES = "become confirm_effects confirmed hosts max_fail_percentage report_dir serial tolerate_conflicts"
+OF_PLAYBOOKS = tuple(PREFIX + name for name in _NAMES.split())
 
 _ROLES = Path(__file__).resolve().parents[2] / "roles"
 
