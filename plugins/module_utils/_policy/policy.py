@@ -229,25 +229,20 @@ _SHORTEST_PART = 5
 #: How the role's variables begin, as ``_folded`` has it.
 _ROLE = "ipmasqagent"
 
-#: Keys of agents with the same purpose: of Tencent's, of forks and proposals, of Amazon's and of Cilium's. They are
-#: folded, and have our option and, where it is not obvious, its value.
-_RELATIVES = {
-    **dict.fromkeys(
-        ("nonmasqueradesrccidrs", "nonmasqueradesourcecidrs"),
-        ("rules", ', with an entry {"action": "exempt", "sources": [...]}'),
+#: Our option, its value where that is not obvious, and what agents with the same purpose call it: Tencent's, forks and
+#: proposals, Amazon's and Cilium's. Their keys are folded.
+_RELATIVES = (
+    (
+        "rules",
+        ', with an entry {"action": "exempt", "sources": [...]}',
+        "nonmasqueradesrccidrs nonmasqueradesourcecidrs",
     ),
-    **dict.fromkeys(
-        ("except", "forcemasqueradecidrs", "masqueradeexceptioncidrs", "masqueradeexceptions"), ("masquerade_cidrs", "")
-    ),
-    **dict.fromkeys(
-        ("snattarget", "snataddress", "snatip", "outputaddress"), ("snat", ', with an entry {"address": ...}')
-    ),
-    "outputinterface": ("snat", ', with an entry {"address": ..., "outInterface": ...}'),
-    **dict.fromkeys(
-        ("exemptcidrs", "excludecidrs", "excludesnatcidrs", "ipv4nativeroutingcidr"), ("non_masquerade_cidrs", "")
-    ),
-    "egressmasqueradeinterfaces": ("out_interfaces", ""),
-}
+    ("masquerade_cidrs", "", "except forcemasqueradecidrs masqueradeexceptioncidrs masqueradeexceptions"),
+    ("snat", ', with an entry {"address": ...}', "snattarget snataddress snatip outputaddress"),
+    ("snat", ', with an entry {"address": ..., "outInterface": ...}', "outputinterface"),
+    ("non_masquerade_cidrs", "", "exemptcidrs excludecidrs excludesnatcidrs ipv4nativeroutingcidr"),
+    ("out_interfaces", "", "egressmasqueradeinterfaces"),
+)
 
 _BY_NAME = {option.name: option for option in POLICY_OPTIONS}
 _BY_KEY = {option.key.lower(): option for option in POLICY_OPTIONS}
@@ -288,8 +283,10 @@ def equivalent(name: str, label: t.Callable[[str], str]) -> str:
 
     :param label: as of ``build``.
     """
-    option, entry = _RELATIVES.get(_folded(name), ("", ""))
-    return option and "the equivalent is %s%s" % (label(option), entry)
+    for option, entry, keys in _RELATIVES:
+        if _folded(name) in keys.split():
+            return "the equivalent is %s%s" % (label(option), entry)
+    return ""
 
 
 def file_key_hint(name: str) -> str:

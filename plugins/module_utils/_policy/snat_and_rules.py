@@ -107,11 +107,8 @@ def parse_rules(value: t.Any) -> t.Tuple[PolicyRule, ...]:
 def _entries(
     value: t.Any, limit: int, names: t.Sequence[str], parse: t.Callable[[t.Dict[str, t.Any]], Entry]
 ) -> t.Tuple[Entry, ...]:
-    grammar.check_list(value, "mappings")
-    if len(value) > limit:
-        raise ConfigError("%d entries are more than the limit of %d" % (len(value), limit))
     found = []
-    for position, entry in enumerate(value, 1):
+    for position, entry in enumerate(grammar.check_list(value, "mappings", limit), 1):
         with grammar.naming("entry %d" % position):
             found.append(parse(_keys(entry, names)))
     return tuple(found)

@@ -532,12 +532,8 @@ def parse_port_range_list(value: t.Any) -> t.Tuple[PortRange, ...]:
     # Empty text is the reference agent's default; Ansible makes a list of it.
     if value == [""]:
         return ()
-    if not isinstance(value, (list, tuple)):
-        raise ConfigError("%s is not a list of port ranges" % show(value))
-    ranges = tuple(_parse_port_range(part) for text in map(_port_text, value) for part in text.split(","))
-    if len(ranges) > PORT_RANGES_LIMIT:
-        raise ConfigError("%d port ranges are more than the limit of %d" % (len(ranges), PORT_RANGES_LIMIT))
-    return ranges
+    texts = [part for entry in check_list(value, "port ranges") for part in _port_text(entry).split(",")]
+    return tuple(map(_parse_port_range, check_list(texts, "port ranges", PORT_RANGES_LIMIT)))
 
 
 def parse_to_ports(value: t.Any) -> t.Union[str, t.Tuple[PortRange, ...]]:

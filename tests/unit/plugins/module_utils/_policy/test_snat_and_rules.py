@@ -122,8 +122,8 @@ def test_refused_of_rules(entry: t.Any, message: str) -> None:
     "values, message",
     [
         ({"snat": {}}, "snat: {} is not a list: give a list of mappings"),
-        ({"snat": [{"address": "192.0.2.7"}] * 33}, "snat: 33 entries are more than the limit of 32"),
-        ({"rules": [{"action": "skip"}] * 101}, "rules: 101 entries are more than the limit of 100"),
+        ({"snat": [{"address": "192.0.2.7"}] * 33}, "snat: 33 mappings are more than the limit of 32"),
+        ({"rules": [{"action": "skip"}] * 101}, "rules: 101 mappings are more than the limit of 100"),
         ({"snat_missing": "none"}, "snatMissing: 'none' is not one of masquerade, keep, drop"),
         (
             {"snat_missing": "drop", "snat": [{"address": "192.0.2.7"}], "source_cidrs": ["10.0.0.0/8"]},

@@ -173,7 +173,7 @@ def test_port_ranges_keep_their_order_and_are_not_merged(text: str, ranges: t.Tu
     + [("42-41", "reversed: write 41-42"), ("65535-1", "reversed: write 1-65535")]
     + [(text, "outside 1-65535") for text in ("0", "65536", "70000", "0-10", "1-65536", "80,70000", "999999999")]
     + [([value], "PORT or FIRST-LAST") for value in (None, True, b"42", ["42"])]
-    + [(value, "not a list of port ranges") for value in (42, None, True, b"42")],
+    + [(value, "not a list: give a list of port ranges") for value in (42, None, True, b"42")],
 )
 def test_bad_port_range_is_refused(text: t.Any, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
