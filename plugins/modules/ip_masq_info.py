@@ -214,27 +214,9 @@ explanations:
     decided_by:
       description:
         - The rule that set the source address, the last NAT rule that let the packet pass, or the rule that keeps it
-          from connection tracking.
+          from connection tracking. C(owner) is the program that made it, or C(unknown).
       type: dict
-      contains:
-        backend:
-          description: The backend.
-          type: str
-        table:
-          description: The family and name of the table.
-          type: str
-          sample: ip nat
-        chain:
-          description: The chain.
-          type: str
-          sample: cali-nat-outgoing
-        rule:
-          description: The rule as its tool lists it.
-          type: str
-        owner:
-          description: The program that made it, or C(unknown).
-          type: str
-          sample: Calico
+      sample: {backend: iptables_nft, table: ip nat, chain: cali-nat-outgoing, rule: "-A ...", owner: Calico}
     dropped_by:
       description: The rule or the routing decision that ended the packet's way.
       type: str
@@ -299,21 +281,13 @@ conflicts:
       returned: if a name is known
       type: dict
 untested:
-  description: With O(verify=true), why not all traffic was tested; empty if all was.
+  description:
+    - With O(verify=true), why not all traffic was tested; empty if all was. Each has C(code), such as C(unknown_rule),
+      C(no_pods), C(time) or C(limit), which does not change, C(text), and C(ranges), the destinations concerned, empty
+      for all.
   returned: always
   type: list
   elements: dict
-  contains:
-    code:
-      description: The kind of reason, such as C(unknown_rule), C(no_pods), C(time), C(limit). Codes do not change.
-      type: str
-    text:
-      description: The reason.
-      type: str
-    ranges:
-      description: The destinations that are affected; empty for all.
-      type: list
-      elements: str
 verified:
   description:
     - With O(verify=true), whether all traffic matches the policy. None if packets could not be tested, or without a
@@ -340,40 +314,21 @@ source_ports:
   contains:
     destinations:
       description:
-        - The 100 destinations for which the largest share of ports is used, the largest first. Each address of the node
-          has its own ports. The kernel does not take another one because these are used up.
+        - The 100 destinations for which the largest share of ports is used, the largest first. Each has C(protocol),
+          C(address) (of the node, which has ports of its own), C(destination) and C(port) (both after DNAT), C(zone)
+          (of conntrack, of the answers; V(0) without), C(used) and C(available) (how many ports). A connection that
+          has ended counts until the kernel forgets it.
       type: list
       elements: dict
       contains:
-        protocol:
-          description: C(tcp), C(udp) or C(sctp).
-          type: str
-        address:
-          description: The address of the node.
-          type: str
-        destination:
-          description: The destination, after DNAT.
-          type: str
-        port:
-          description: The destination port, after DNAT.
-          type: int
-        zone:
-          description: The conntrack zone of the answers; V(0) where there are none. Ports are used once in each.
-          type: int
         ranges:
           description:
             - The ports that the kernel chooses from. With O(to_ports) these, otherwise V(1024-65535). For a connection
               whose own source port is lower V(600-1023) or V(1-511).
-            - Each has C(ports), and C(used) and C(available) as below.
+            - Each has C(ports), C(used) and C(available).
           type: list
           elements: dict
           sample: [{ports: 1024-65535, used: 310, available: 64512}]
-        used:
-          description: How many are used. A connection that has ended counts until the kernel forgets it.
-          type: int
-        available:
-          description: How many there are, used or not.
-          type: int
         sources:
           description:
             - Who opened the connections, 20 at most, the most first. Each has C(address), C(connections), and C(pod) if

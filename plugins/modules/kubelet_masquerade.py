@@ -34,9 +34,7 @@ options:
     choices: [auto, present, absent, report]
     default: auto
   unit:
-    description:
-      - The service that runs the kubelet. If not set, C(kubelet) and the services of k3s, RKE2, k0s and MicroK8s, every
-        one in use.
+    description: The service that runs the kubelet. If not set, each in use of C(kubelet), k3s, RKE2, k0s and MicroK8s.
     type: str
     default: ''
   binary:
@@ -160,15 +158,7 @@ kubelets:
       description: Every place that sets the flag, and the value; the last one counts.
       type: list
       elements: dict
-      contains:
-        where:
-          description: The file and variable, or the unit.
-          type: str
-          sample: /etc/default/kubelet, KUBELET_EXTRA_ARGS
-        value:
-          description: The value.
-          type: str
-          sample: 10.0.0.0/8
+      sample: [{where: "/etc/default/kubelet, KUBELET_EXTRA_ARGS", value: 10.0.0.0/8}]
     decision:
       description: As RV(decision), for this kubelet.
       type: str

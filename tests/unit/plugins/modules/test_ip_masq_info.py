@@ -74,7 +74,7 @@ def test_documented_explanations_are_the_explanations() -> None:
     documented = RETURN["explanations"]["contains"]
     # Names of pods are returned if the node knows any.
     assert set(found) == set(documented) - {"pod"}
-    assert set(found["decided_by"]) == set(documented["decided_by"]["contains"])
+    assert set(found["decided_by"]) == set(documented["decided_by"]["sample"])
     conflict = Conflict(("10.0.0.0/8", "fd00::/8"), "pod", "node", rule, "unknown", "error", "", (), ())
     each = explanations.conflict(conflict)
     assert [one["range"] for one in each] == ["10.0.0.0/8", "fd00::/8"]

@@ -66,7 +66,8 @@ def undocumented(value: t.Any, docs: t.Mapping[str, t.Any], where: str = "") -> 
         if entry is None or not isinstance(content, kinds[entry["type"]]):
             found.append(where + name)
         elif entry["type"] == "list" and entry["elements"] == "dict":
-            found += [bad for one in content for bad in undocumented(one, entry["contains"], name + ".")]
+            keys = entry.get("contains") or {key: {"type": "str"} for key in entry["sample"][0]}
+            found += [bad for one in content for bad in undocumented(one, keys, name + ".")]
     return found
 
 
