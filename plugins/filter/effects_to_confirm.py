@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible.errors import AnsibleFilterError
-
 from ..module_utils._engine.effect_words import connections
-from ..module_utils._errors import ConfigError
 from ..plugin_utils import _filters
 from ..plugin_utils._fleet_effects import APPLIED, NOTHING, key_of
 from ..plugin_utils._names import number_of_nodes, thousands
@@ -18,17 +15,6 @@ from ..plugin_utils._role_variables import read_limits
 
 
 def effects_to_confirm(hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Any], limit: t.Any) -> t.List[str]:
-    """See the documentation."""
-    if limit in ("", None, []):
-        return []
-    try:
-        answers = {host: hostvars[host].get(APPLIED) for host in hosts if host in hostvars}
-        return _to_confirm(answers, limit)
-    except ConfigError as exc:
-        raise AnsibleFilterError(str(exc)) from None
-
-
-def _to_confirm(answers: t.Mapping[str, t.Any], limit: t.Any) -> t.List[str]:
     """Return what is beyond a limit of effects; nothing if they are within it.
 
     What is not known of a host counts as beyond, unless the host is unreachable: nothing is applied there.
@@ -36,6 +22,7 @@ def _to_confirm(answers: t.Mapping[str, t.Any], limit: t.Any) -> t.List[str]:
     :param limit: a share of hosts with effects, a number of open connections, or a list of them.
     :raises ConfigError: it is another value.
     """
+    answers = {host: hostvars[host].get(APPLIED) for host in hosts if host in hostvars}
     keys = {host: key_of(answer) for host, answer in answers.items() if not _is_unreachable(answer)}
     concerned = [host for host, key in keys.items() if key != NOTHING]
     counts = [

@@ -38,16 +38,10 @@ def _routes(values: Values, ranges: str) -> t.Iterator[str]:
     plugin = values.get("kube_network_plugin")
     about = ROUTES.get(plugin)
     because = about(values) if about else ()
-    remedy = (
-        "set ip_masq_agent_non_masquerade_cidrs to the networks of the cluster and of outside hosts that have a route "
-        "to pods"
-    )
+    remedy = "set ip_masq_agent_non_masquerade_cidrs to the networks of the cluster and of hosts with a route to pods"
     if about is None:
-        yield "%s: whether outside hosts in %s have a route to pods is not known here: if not, %s" % (
-            plugin,
-            ranges,
-            remedy,
-        )
+        text = "%s: whether outside hosts in %s have a route to pods is not known here: if not, %s"
+        yield text % (plugin, ranges, remedy)
     elif because:
         yield (
             "%s: only nodes have a route to pods (%s). Outside hosts in %s, exempt by default, cannot answer a pod's "
@@ -98,10 +92,8 @@ def _masquerading(values: Values, ipv6: bool) -> t.Iterator[str]:
     narrowed = values.all_set("ip_masq_agent_except_interfaces", "ip_masq_agent_out_interfaces")
     ipvs = _ipvs(values)
     if enforced and ipvs and not narrowed:
-        yield (
-            "%s needs the interfaces of pods left out of ip_masq_agent_exemption: enforce: set %s"
-            % (ipvs, _pods_interfaces(values))
-        )
+        text = "%s needs the interfaces of pods left out of ip_masq_agent_exemption: enforce: set %s"
+        yield text % (ipvs, _pods_interfaces(values))
     about = PLUGINS.get(plugin)
     if about is None:
         yield "%s: whether it masquerades is not known here: run ip-masq-agent verify on a node" % plugin
@@ -110,8 +102,8 @@ def _masquerading(values: Values, ipv6: bool) -> t.Iterator[str]:
         yield from ("%s: %s" % (plugin, text) for text in about(values, ipv6))
     if plugin == "calico" and values.is_on("calico_bpf_enabled"):
         yield (
-            "calico: with calico_bpf_enabled: true, eBPF can forward pods' packets past the rules of the node, which "
-            "then neither masquerade nor exempt. Not tested: keep nat_outgoing: true until one node shows that they do"
+            "calico: with calico_bpf_enabled: true, eBPF can forward pods' packets past the rules of the node (not "
+            "tested): keep nat_outgoing: true until one node shows that they masquerade"
         )
     if plugin != "cilium" and values.is_on("cilium_deploy_additionally"):
         yield from ("cilium_deploy_additionally: Cilium %s" % text for text in _cilium(values, ipv6))

@@ -248,7 +248,7 @@ def test_who_has_a_route_to_pods(plugin: str, variables: t.Dict[str, t.Any], bec
         known = "%s: only nodes have a route to pods (%s" % (plugin, because)
         assert said[0].startswith("%s: %s" % (plugin, UNKNOWN) if because is UNKNOWN else known)
         assert "in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16" in said[0]
-        assert "set ip_masq_agent_non_masquerade_cidrs to the networks of the cluster and of outside hosts" in said[0]
+        assert "set ip_masq_agent_non_masquerade_cidrs to the networks of the cluster and of hosts" in said[0]
 
 
 ALL, BIT = "kube_proxy_masquerade_all: true: ", "kube_proxy_masquerade_bit: 17: ip_masq_agent_exemption: accept and"
