@@ -109,9 +109,7 @@ def read(path: str) -> t.Optional[Source]:
     except ValueError:
         raise ConfigError("%s is not a path" % ascii(path)) from None
     if len(raw) > SIZE_LIMIT:
-        raise ConfigError(
-            "%s is larger than %d bytes, which no policy needs: is it the right file?" % (path, SIZE_LIMIT)
-        )
+        raise ConfigError("%s is larger than %d bytes: is it the right file?" % (path, SIZE_LIMIT))
     try:
         return Source(path, raw.decode("utf-8-sig"), changed)
     except UnicodeDecodeError as exc:
@@ -213,9 +211,8 @@ def _is_blank(text: str) -> bool:
         braced, quoted = re.search(_JSON_OBJECT, line), line.find('"')
         found = (line[braced.start() :] if braced else "", "{" + line[quoted:] if quoted > 0 else "")
         if any(map(_is_json_object, found)):
-            raise ConfigError(
-                "line %d: a '#' makes a comment of a JSON document: remove it, or write {} for the defaults" % number
-            )
+            text = "line %d: a '#' makes a comment of a JSON document: remove it, or write {} for the defaults"
+            raise ConfigError(text % number)
     return True
 
 

@@ -340,11 +340,8 @@ def _refusals(config: Config, limit: int) -> t.Iterator[str]:
     """Return which options do not go together."""
     for where, networks, addresses in _networks_and_addresses(config):
         if len(networks) > limit:
-            yield (
-                "%s: %d entries are more than {cidr_limit} (%d) allows: shorten the list or raise {cidr_limit}. An "
-                "iptables chain is walked rule by rule for every new connection; the nftables backend uses a "
-                "constant-time set lookup" % (where, len(networks), limit)
-            )
+            text = "%s: %d entries are more than {cidr_limit} (%d) allows: shorten the list or raise {cidr_limit}"
+            yield text % (where, len(networks), limit) + "; the backend nftables is best for many"
         for one in (*networks, *addresses):
             if one.version == 6 and not config.enable_ipv6:
                 text = "%s: %s is IPv6, and IPv6 is off: set {enable_ipv6} to true or remove the entry"
@@ -363,10 +360,7 @@ def _refusals(config: Config, limit: int) -> t.Iterator[str]:
     yield from _about_leaks(config)
     yield from _about_missing(config)
     if config.exemption == "enforce" and config.backend not in ("auto", NFTABLES):
-        yield (
-            "{exemption}: enforce needs the nftables backend, not %s: set {backend} to nftables or auto"
-            % config.backend
-        )
+        yield "{exemption}: enforce needs nftables, not %s: set {backend} to nftables or auto" % config.backend
 
 
 def _about_position(config: Config) -> t.Iterator[str]:
@@ -374,18 +368,13 @@ def _about_position(config: Config) -> t.Iterator[str]:
     if kind not in PLACES_BY_CHAIN:
         return
     if chain == config.masq_chain:
-        text = "{jump_position}: %s is the chain whose jump is to be placed: give another program's chain"
-        yield text % chain
+        yield "{jump_position}: %s is the chain whose jump is to be placed: give another program's chain" % chain
     needs = "{jump_position}: %s needs a backend iptables_nft or iptables_legacy" % config.jump_position
     if config.backend == NFTABLES:
-        yield needs + (
-            ", because the chain of the backend nftables has a hook of its own and no jump: set {backend} to one of "
-            "these, or {jump_position} to first or last"
-        )
+        yield needs + ": set {backend} to one of these, or {jump_position} to first or last"
     if config.exemption == "enforce":
-        yield needs + (
-            ", and exemption enforce needs nftables: set {jump_position} to first or last, or {exemption} to accept"
-        )
+        remedy = "set {jump_position} to first or last, or {exemption} to accept"
+        yield needs + ", and exemption enforce needs nftables: " + remedy
 
 
 def _about_leaks(config: Config) -> t.Iterator[str]:
@@ -397,10 +386,7 @@ def _about_leaks(config: Config) -> t.Iterator[str]:
         yield needs + ": set {source_cidrs} to them, or {leaks} to ignore"
     for version, family in BY_VERSION.items():
         if has_every_address(config.source_cidrs, family):
-            text = (
-                ", and {source_cidrs} has every IPv%d address: set it to the networks of the pods, or {leaks} to ignore"
-            )
-            yield needs + text % version
+            yield needs + ", and {source_cidrs} has every IPv%d address: set it to them, or {leaks} to ignore" % version
 
 
 def has_every_address(networks: t.Iterable[Network], family: Family) -> bool:
@@ -446,9 +432,7 @@ def _notes(config: Config) -> t.Iterator[str]:
     masqueraded = {network.version for network in config.masquerade_cidrs}
     for network in config.non_masquerade_cidrs:
         if network.prefixlen == 0 and network.version not in masqueraded:
-            text = (
-                "{non_masquerade_cidrs}: %s exempts every IPv%d destination: nothing of that family will be masqueraded"
-            )
+            text = "{non_masquerade_cidrs}: %s exempts every destination: nothing of IPv%d will be masqueraded"
             yield text % (network, network.version)
     managed = {network.version for network in config.source_cidrs}
     for version in [family.version for family in config.families]:

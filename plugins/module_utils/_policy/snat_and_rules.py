@@ -117,7 +117,7 @@ def _entries(
 def _keys(entry: t.Any, names: t.Sequence[str]) -> t.Dict[str, t.Any]:
     """Return the values of an entry by option name; those that are null are left out."""
     if not isinstance(entry, dict):
-        raise ConfigError("%s is not a mapping: give one with %s" % (grammar.show(entry), ", ".join(names)))
+        raise grammar.refused(entry, "is not a mapping: give one with " + ", ".join(names))
     known = {name.replace("_", ""): name for name in names}
     values: t.Dict[str, t.Any] = {}
     for key, value in entry.items():
@@ -153,9 +153,7 @@ def _parse_rule(values: t.Dict[str, t.Any]) -> PolicyRule:
     if action != SNAT and "address" in values:
         raise ConfigError("address is for action snat, not for %s: remove it, or set action to snat" % action)
     if action not in (MASQUERADE, SNAT) and "ports_mapping" in values:
-        raise ConfigError(
-            "ports_mapping is for actions masquerade and snat, not for %s, which changes no port: remove it" % action
-        )
+        raise ConfigError("ports_mapping is for actions masquerade and snat, not for %s: remove it" % action)
     address = grammar.parse_address_range(values["address"]) if action == SNAT else None
     rule = PolicyRule(
         action,

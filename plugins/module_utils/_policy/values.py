@@ -109,6 +109,11 @@ _MARK = r"(0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,10})(?:/(0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,
 _PORT_RANGE = r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z"
 
 
+def refused(value: t.Any, why: str) -> ConfigError:
+    """Return the error about a value that an operator wrote: what it is and the remedy."""
+    return ConfigError("%s %s" % (show(value), why))
+
+
 @contextlib.contextmanager
 def naming(subject: str) -> t.Iterator[None]:
     """Have what is refused say where it is: ``SUBJECT: why``."""
@@ -196,7 +201,7 @@ def parse_integer(text: str) -> int:
     :raises ConfigError: longer than any of 64 bits; Python's time grows with the square of that.
     """
     if len(text) > DIGIT_LIMIT:
-        raise ConfigError("%s is too long for a number (%d characters)" % (show(text), len(text)))
+        raise refused(text, "is too long for a number (%d characters)" % len(text))
     return int(text)
 
 
@@ -234,7 +239,7 @@ def parse_cidr(text: t.Any) -> Network:
     :raises ConfigError: with the offending value and, where there is one, the network that was probably meant.
     """
     if not isinstance(text, str):
-        raise ConfigError("%s is not a CIDR: give text such as 10.0.0.0/8" % show(text))
+        raise refused(text, "is not a CIDR: give text such as 10.0.0.0/8")
     return _parse_cidr(text)
 
 
@@ -243,14 +248,14 @@ def parse_cidr(text: t.Any) -> Network:
 def _parse_cidr(text: str) -> Network:
     found = re.match(_CIDR, text)
     if not found or re.search(_ZERO_LED_OCTET, found.group(1)):
-        raise ConfigError("%s is not a CIDR: %s" % (show(text), _cidr_advice(text)))
+        raise refused(text, "is not a CIDR: " + _cidr_advice(text))
     kind: t.Any = ipaddress.IPv6Network if ":" in text else ipaddress.IPv4Network
     try:
         network: Network = kind(text)
     except ValueError:
-        raise ConfigError(_what_is_wrong_with(text, kind)) from None
+        raise refused(text, _what_is_wrong_with(text, kind)) from None
     if network.version == 6 and network.subnet_of(IPV4_MAPPED):
-        raise ConfigError(_ipv4_mapped(text, network))
+        raise refused(text, _ipv4_mapped(network))
     return network
 
 
@@ -258,15 +263,15 @@ def _what_is_wrong_with(text: str, kind: t.Any) -> str:
     try:
         network = kind(text, strict=False)
     except ValueError:
-        return "%s is not a CIDR: %s" % (show(text), _cidr_advice(text))
+        return "is not a CIDR: " + _cidr_advice(text)
     if network.version == 6 and network.subnet_of(IPV4_MAPPED):
-        return _ipv4_mapped(text, network)
-    return "%s has host bits set: the aligned network is %s" % (show(text), network)
+        return _ipv4_mapped(network)
+    return "has host bits set: the aligned network is %s" % network
 
 
-def _ipv4_mapped(text: str, network: Network) -> str:
+def _ipv4_mapped(network: Network) -> str:
     plain = ipaddress.IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
-    return "%s is an IPv4-mapped IPv6 network, which never matches on the wire: use %s" % (show(text), plain)
+    return "is an IPv4-mapped IPv6 network, which never matches on the wire: use %s" % plain
 
 
 def _cidr_advice(text: str) -> str:
@@ -303,16 +308,14 @@ def _read_loosely(text: str) -> t.Optional[Network]:
 def _parse_port_range(text: str) -> PortRange:
     found = re.match(_PORT_RANGE, text)
     if not found:
-        raise ConfigError(
-            "%s is not a port range: give PORT or FIRST-LAST without spaces, such as 1024-29999" % show(text)
-        )
+        raise refused(text, "is not a port range: give PORT or FIRST-LAST without spaces, such as 1024-29999")
     first = int(found.group(1))
     last = int(found.group(2) or first)
     for port in (first, last):
         if not 1 <= port <= 65535:
-            raise ConfigError("%s is not a port range: %d is outside 1-65535" % (show(text), port))
+            raise refused(text, "is not a port range: %d is outside 1-65535" % port)
     if last < first:
-        raise ConfigError("%s is reversed: write %d-%d" % (show(text), last, first))
+        raise refused(text, "is reversed: write %d-%d" % (last, first))
     return PortRange(first, last)
 
 
@@ -323,12 +326,10 @@ def parse_duration(text: t.Any) -> int:
     :raises ConfigError: malformed, not above zero, or longer than Go can count (about 292 years).
     """
     if not isinstance(text, str):
-        raise ConfigError('%s is not a duration: write text with a unit, such as "60s"' % show(text))
+        raise refused(text, 'is not a duration: write text with a unit, such as "60s"')
     body = text[1:] if text[:1] in ("-", "+") else text
     if body != "0" and not re.match(_DURATION, body):
-        raise ConfigError(
-            "%s is not a duration: write numbers with a unit (ns us ms s m h), such as 60s or 1h30m" % show(text)
-        )
+        raise refused(text, "is not a duration: write numbers with a unit (ns us ms s m h), such as 60s or 1h30m")
     total = 0
     for whole, fraction, unit in re.findall(_DURATION_PART, body):
         # More digits than Go counts make it too long as well, and Python refuses to read thousands of them.
@@ -336,9 +337,9 @@ def parse_duration(text: t.Any) -> int:
         # Go drops what is finer than a nanosecond.
         total += int(fraction[:30] or "0") * _NS[unit] // 10 ** len(fraction[:30])
     if text.startswith("-") or total <= 0:
-        raise ConfigError("%s is not above zero: give an interval such as 60s" % show(text))
+        raise refused(text, "is not above zero: give an interval such as 60s")
     if total >= 2**63:
-        raise ConfigError("%s is too long: give an interval such as 60s" % show(text))
+        raise refused(text, "is too long: give an interval such as 60s")
     return total
 
 
@@ -349,9 +350,7 @@ def parse_jump_position(value: t.Any) -> str:
     """
     kind, colon, chain = value.partition(":") if isinstance(value, str) else ("", "", "")
     if not (value in PLACES if not colon else kind in PLACES_BY_CHAIN and re.match(_CHAIN, chain)):
-        raise ConfigError(
-            "%s is no place of the jump: give keep, first, last, before:CHAIN or after:CHAIN" % show(value)
-        )
+        raise refused(value, "is no place of the jump: give keep, first, last, before:CHAIN or after:CHAIN")
     _check_length(chain)
     if chain.upper() in RESERVED_CHAINS:
         raise ConfigError("%s is a target or a builtin chain of iptables: give a chain to which a rule jumps" % chain)
@@ -360,8 +359,8 @@ def parse_jump_position(value: t.Any) -> str:
 
 def _check_length(chain: str) -> None:
     if len(chain) > CHAIN_NAME_LIMIT:
-        text = "%s cannot be a chain's name: it has %d characters, iptables takes at most %d"
-        raise ConfigError(text % (show(chain), len(chain), CHAIN_NAME_LIMIT))
+        text = "cannot be a chain's name: it has %d characters, iptables takes at most %d"
+        raise refused(chain, text % (len(chain), CHAIN_NAME_LIMIT))
 
 
 def belongs_to_others(name: str) -> bool:
@@ -375,21 +374,10 @@ def check_chain_name(name: t.Any) -> str:
     :raises ConfigError: too long, unsafe characters, or the name is iptables' or another program's.
     """
     if not isinstance(name, str) or not re.match(_CHAIN, name):
-        raise ConfigError(
-            "%s cannot be a chain's name: use letters, digits, '_', '.' and '-', and begin with a letter, a digit "
-            "or '_'" % show(name)
-        )
+        raise refused(name, "cannot be a chain's name: use letters, digits, '_', and behind the first also '.' and '-'")
     _check_length(name)
-    if name.upper() in RESERVED_CHAINS:
-        raise ConfigError(
-            "%s cannot be our chain's name: iptables reserves it; IP-MASQ-AGENT is the default" % show(name)
-        )
-    for prefix in RESERVED_PREFIXES:
-        if name.upper().startswith(prefix):
-            raise ConfigError(
-                "%s cannot be our chain's name: chains that begin with %s belong to another program; "
-                "IP-MASQ-AGENT is the default" % (show(name), name[: len(prefix)])
-            )
+    if belongs_to_others(name):
+        raise refused(name, "cannot be our chain's name: it is that of another program; IP-MASQ-AGENT is the default")
     return name
 
 
@@ -401,7 +389,7 @@ def check_list(value: t.Any, items: str, limit: t.Optional[int] = None) -> t.Seq
     """
     if not isinstance(value, (list, tuple)):
         own = ", each with an entry of its own" if isinstance(value, str) else ""
-        raise ConfigError("%s is not a list: give a list of %s%s" % (show(value), items, own))
+        raise refused(value, "is not a list: give a list of %s%s" % (items, own))
     if limit is not None and len(value) > limit:
         raise ConfigError("%d %s are more than the limit of %d" % (len(value), items, limit))
     return value
@@ -431,15 +419,13 @@ def parse_interface(name: t.Any) -> Interface:
     :raises ConfigError: no interface can have this name.
     """
     if name in ("+", "*"):
-        raise ConfigError("%s matches every interface: leave the entry out" % show(name))
+        raise refused(name, "matches every interface: leave the entry out")
     text = name if isinstance(name, str) else ""
     several = text[-1:] in ("+", "*")
     stem = text[:-1] if several else text
     if len(text) > INTERFACE_NAME_LIMIT or not re.match(_INTERFACE, stem):
-        raise ConfigError(
-            "%s is not the name of an interface: give at most %d characters, such as eth0, or bond+ for all that begin "
-            "with bond" % (show(name), INTERFACE_NAME_LIMIT)
-        )
+        limit = "at most %d characters" % INTERFACE_NAME_LIMIT
+        raise refused(name, "is not the name of an interface: give %s, such as eth0, or bond+ for several" % limit)
     return Interface(stem + "+" if several else stem, text)
 
 
@@ -462,9 +448,8 @@ def parse_sources(value: t.Any) -> t.Tuple[Network, ...]:
     for network in networks:
         loopback: t.Any = LOOPBACK[BY_VERSION[network.version]]
         if network.subnet_of(loopback):
-            raise ConfigError(
-                "%s lies in %s, and no connection from there leaves a node: remove the entry" % (network, loopback)
-            )
+            why = "%s lies in %s, and no connection from there leaves a node: remove the entry"
+            raise ConfigError(why % (network, loopback))
     return networks
 
 
@@ -479,18 +464,18 @@ def parse_address_range(value: t.Any) -> AddressRange:
             raise ValueError(value)
         found = AddressRange(ipaddress.ip_address(first), ipaddress.ip_address(last if dash else first))
     except ValueError:
-        raise ConfigError("%s is not an address: give one such as 192.0.2.7, or FIRST-LAST" % show(value)) from None
+        raise refused(value, "is not an address: give one such as 192.0.2.7, or FIRST-LAST") from None
     if found.first.version != found.last.version:
-        raise ConfigError("%s is no range: both addresses must be of one family" % show(value))
+        raise refused(value, "is no range: both addresses must be of one family")
     if int(found.last) < int(found.first):
-        raise ConfigError("%s is reversed: write %s-%s" % (show(value), found.last, found.first))
+        raise refused(value, "is reversed: write %s-%s" % (found.last, found.first))
     size = int(found.last) - int(found.first) + 1
     if size > ADDRESSES_LIMIT:
-        raise ConfigError("%s has %d addresses, more than the limit of %d" % (show(value), size, ADDRESSES_LIMIT))
+        raise refused(value, "has %d addresses, more than the limit of %d" % (size, ADDRESSES_LIMIT))
     for address in found:
         mapped = address.version == 6 and address in IPV4_MAPPED
         if address.is_unspecified or address.is_loopback or address.is_multicast or mapped:
-            raise ConfigError("%s is no address that packets leave with: give an address of the node" % show(value))
+            raise refused(value, "is no address that packets leave with: give an address of the node")
     return found
 
 
@@ -504,15 +489,13 @@ def parse_mark(value: t.Any) -> Mark:
     found = re.match(_MARK, text) if isinstance(text, str) else None
     numbers = [_parse_mark_number(number) for number in found.groups() if number] if found else []
     if not numbers or max(numbers) > ALL_BITS:
-        raise ConfigError("%s is not a mark: give VALUE or VALUE/MASK, such as 0x4000/0x4000" % show(value))
+        raise refused(value, "is not a mark: give VALUE or VALUE/MASK, such as 0x4000/0x4000")
     mark = Mark(*numbers)
     if mark.mask == 0:
-        raise ConfigError("%s matches every packet: give a mask with the bits that count" % show(value))
+        raise refused(value, "matches every packet: give a mask with the bits that count")
     if mark.value & ~mark.mask:
-        raise ConfigError(
-            "%s matches no packet, because the value has bits outside of the mask: write 0x%x/0x%x"
-            % (show(value), mark.value & mark.mask, mark.mask)
-        )
+        remedy = "write 0x%x/0x%x" % (mark.value & mark.mask, mark.mask)
+        raise refused(value, "matches no packet, because the value has bits outside of the mask: " + remedy)
     return mark
 
 
@@ -552,32 +535,32 @@ def parse_port_range(value: t.Any) -> PortRange:
 
 def _port_text(value: t.Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise ConfigError("%s is not a port range: give PORT or FIRST-LAST" % show(value))
+        raise refused(value, "is not a port range: give PORT or FIRST-LAST")
     return value if isinstance(value, str) else show(value)
 
 
 def check_bool(value: t.Any) -> bool:
     if not isinstance(value, bool):
-        raise ConfigError("%s is not a boolean: write true or false, without quotes" % show(value))
+        raise refused(value, "is not a boolean: write true or false, without quotes")
     return value
 
 
 def check_count(value: t.Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ConfigError("%s must be an integer >= 0 and below 2^63" % show(value))
+        raise refused(value, "must be an integer >= 0 and below 2^63")
     return value
 
 
 def check_choice(value: t.Any, choices: t.Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
-        raise ConfigError("%s is not one of %s" % (show(value), ", ".join(choices)))
+        raise refused(value, "is not one of " + ", ".join(choices))
     return value
 
 
 def parse_interval(value: t.Any) -> int:
     interval = parse_duration(value)
     if interval < SHORTEST_INTERVAL_NS:
-        raise ConfigError("%s is too short: the shortest interval is 1s" % show(value))
+        raise refused(value, "is too short: the shortest interval is 1s")
     return interval
 
 

@@ -57,9 +57,7 @@ def parse(text: str) -> t.Any:
     :raises ConfigError: PyYAML is not installed; invalid YAML (with the line); or what is not supported, or too much.
     """
     if yaml is None:
-        raise ConfigError(
-            "is not JSON, and for YAML this node's Python has no yaml module: install it (python3-yaml), or write JSON"
-        )
+        raise ConfigError("is not JSON, and for YAML Python has no yaml module: install python3-yaml, or write JSON")
     if len(text) > LIMIT:
         raise ConfigError("%d characters of YAML are more than the %d that are read: write JSON" % (len(text), LIMIT))
     try:
@@ -112,10 +110,8 @@ def _key(event: t.Any) -> str:
         raise ConfigError("line %d: merge keys (<<) are not supported; write the keys" % line)
     if event.style is None and re.search(_OF_JSON, event.value):
         # One character in front of {"key": true} makes YAML of it, with a key that no policy has.
-        raise ConfigError(
-            "line %d: %s is not a key, because it has a brace, a bracket or a quotation mark: if the file is JSON, "
-            "remove what is before its first brace" % (line, show(event.value))
-        )
+        why = "line %d: %s is not a key of YAML: if the file is JSON, remove what is before its first brace"
+        raise ConfigError(why % (line, show(event.value)))
     return event.value
 
 

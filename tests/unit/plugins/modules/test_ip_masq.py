@@ -188,7 +188,7 @@ def test_absent_warns_of_files_that_bring_the_rules_back(machine: Machine, monke
         ({"non_masquerade_cidrs": ["10.0.0.0/8"] * 3, "cidr_limit": 2}, "raise cidr_limit"),
         ({"cidr_limit": -1}, "cidr_limit: -1"),
         ({"to_ports": ["70000"]}, "to_ports: '70000' .* outside 1-65535"),
-        ({"masq_chain": "KUBE-X"}, "masq_chain: 'KUBE-X' .* belong to another program"),
+        ({"masq_chain": "KUBE-X"}, "masq_chain: 'KUBE-X' .* that of another program"),
         ({"lock_timeout": -1}, "lock_timeout: -1 is outside"),
         ({"lock_timeout": 10**9}, "lock_timeout: 1000000000 is outside"),
         ({"backend": "nonsense"}, "backend must be one of"),

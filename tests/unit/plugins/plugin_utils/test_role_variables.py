@@ -127,7 +127,7 @@ def test_limits_of_effects(limit: t.Any) -> None:
         ({"resync_interval": "60"}, "ip_masq_agent_resync_interval: '60' is not a duration"),
         (
             {"exemption": "enforce", "backend": "iptables_nft"},
-            "ip_masq_agent_exemption: enforce needs the nftables backend, not iptables_nft: set ip_masq_agent_backend",
+            "ip_masq_agent_exemption: enforce needs nftables, not iptables_nft: set ip_masq_agent_backend",
         ),
         ({"cidr_limit": "many"}, "'ip_masq_agent_cidr_limit' is of type "),
         ({"backend": "nft"}, "value of ip_masq_agent_backend must be one of: auto, iptables_nft, iptables_legacy, nft"),

@@ -86,7 +86,7 @@ _GOOD = '{"nonMasqueradeCIDRs": ["1%d.0.0.0/8"], "rules": [{"action": "skip", "d
                 ('{"rules": [{"action": "skip", "destinations": ["10.0.0.1/8"]}]}', "rules: "),
                 (
                     '{"exemption": "enforce", "backend": "iptables_nft"}',
-                    "exemption: enforce needs the nftables backend",
+                    "exemption: enforce needs nftables",
                 ),
             )
         ),

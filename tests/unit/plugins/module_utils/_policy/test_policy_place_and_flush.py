@@ -34,9 +34,8 @@ def test_what_is_no_position_is_refused(given: t.Any) -> None:
         ),
         (
             {"jump_position": "before:KUBE-POSTROUTING", "backend": "nftables"},
-            "jumpPosition: before:KUBE-POSTROUTING needs a backend iptables_nft or iptables_legacy, because the chain "
-            "of the backend nftables has a hook of its own and no jump: set backend to one of these, or jumpPosition "
-            "to first or last",
+            "jumpPosition: before:KUBE-POSTROUTING needs a backend iptables_nft or iptables_legacy: set backend to one "
+            "of these, or jumpPosition to first or last",
         ),
         (
             {"jump_position": "after:X", "exemption": "enforce"},

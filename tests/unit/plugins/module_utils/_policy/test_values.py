@@ -196,15 +196,15 @@ def test_chain_name_is_taken(name: str) -> None:
     "name, problem",
     [("x" * 29, "29 characters, iptables takes at most 28"), ("x" * 5000, "at most 28")]
     + [
-        (name, "iptables reserves it")
+        (name, "it is that of another program; IP-MASQ-AGENT is the default")
         for name in ("POSTROUTING", "PREROUTING", "postrouting", "INPUT", "ACCEPT", "MASQUERADE", "RETURN")
     ]
     + [
-        (name, "belong to another program")
+        (name, "it is that of another program")
         for name in "KUBE-POSTROUTING kube-x cali-POSTROUTING FLANNEL-POSTRTG CILIUM_POST_nat CNI-1 DOCKER".split()
     ]
     + [
-        (name, "use letters, digits, '_', '.' and '-', and begin with a letter, a digit or '_'")
+        (name, "use letters, digits, '_', and behind the first also '.' and '-'")
         for name in ("", "-x", "!x", ".x", "a b", "a\n", "a;b", 'a"b', "a'b", "a\\b", "a$b", "\u00e4", "a\0b")
         + ("A -j ACCEPT", "A\n-F POSTROUTING", "#x", ":x")
     ]
