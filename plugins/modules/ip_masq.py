@@ -77,10 +77,6 @@ EXAMPLES = r"""
   kubenode.ip_masq.ip_masq:
     to_ports: [1024-29999, 32768-65535]
 
-- name: Protect exempt traffic from other programs' NAT rules
-  kubenode.ip_masq.ip_masq:
-    exemption: enforce
-
 - name: Masquerade only what goes to one network, and only if it comes from pods
   kubenode.ip_masq.ip_masq:
     non_masquerade_cidrs: [0.0.0.0/0]
@@ -144,9 +140,7 @@ families:
           description: The chain, as C(iptables -S) prints it; the table, as C(nft list table) does, one range per line.
           type: list
           elements: str
-          sample:
-            - -A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent ..." -j RETURN
-            - -A IP-MASQ-AGENT -m comment --comment "ip-masq-agent ..." -j MASQUERADE --random-fully
+          sample: [-A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN, -A IP-MASQ-AGENT -j MASQUERADE --random-fully]
         jump:
           description: The jump to it; None with nftables, where the chain has a hook of its own.
           type: str
@@ -238,9 +232,8 @@ effects:
       sample: [tcp/443]
     packets:
       description:
-        - Empty for packets of new connections without a mark of O(skip_marks).
-        - C(with mark 0x200/0xf00 except 0x200/0xff00) for those with one, C(with other marks) where packets without a
-          mark are skipped, C(without a connection) for O(leaks).
+        - Empty for packets of new connections without a mark of O(skip_marks); else C(with mark 0x200/0xf00) and the
+          like, C(with other marks) where packets without a mark are skipped, C(without a connection) for O(leaks).
       type: str
     before:
       description:

@@ -47,8 +47,8 @@ options:
     default: true
   config_dir:
     description:
-      - The directory of the file C(config) and its drop-ins in C(config.d), for the agent alone. Its name is
-        C(ip-masq-agent), or it does not exist yet, or it is empty.
+      - The directory of the file C(config) and its drop-ins in C(config.d), for the agent alone. If it is neither empty
+        nor new, its name is C(ip-masq-agent).
       - Like O(bin_dir), O(metrics_dir) and O(python) it must not be within C(/home), C(/root), C(/run/user), C(/tmp) or
         C(/var/tmp), which the agent's service does not see.
     type: path
@@ -125,8 +125,6 @@ requirements:
 attributes:
   diff_mode:
     description: Shows rules, the configuration and files that are edited, before and after; a line for other changes.
-seealso:
-  - module: kubenode.ip_masq.ip_masq
 extends_documentation_fragment:
   - kubenode.ip_masq.attributes
   - kubenode.ip_masq.attributes.handed
@@ -153,12 +151,6 @@ EXAMPLES = r"""
     verify: true
   register: applied
   failed_when: applied.failed or applied.verification.verified is false
-
-- name: Apply a policy only where other programs' rules do not undo it
-  kubenode.ip_masq.ip_masq_agent:
-    config:
-      nonMasqueradeCIDRs: [10.0.0.0/8]
-    verify_before: true
 
 - name: Remove the agent, its rules and its files
   kubenode.ip_masq.ip_masq_agent:

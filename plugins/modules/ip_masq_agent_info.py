@@ -12,7 +12,6 @@ version_added: 1.0.0
 description:
   - Returns what the installed agent reports, as C(ip-masq-agent status --json) does, and what
     M(kubenode.ip_masq.ip_masq_agent) with the same options would change.
-  - The playbook C(kubenode.ip_masq.status) summarizes it for a fleet.
 options:
   config:
     description:
@@ -30,8 +29,6 @@ options:
     default: 5
 requirements:
   - systemd on the node
-seealso:
-  - module: kubenode.ip_masq.ip_masq_agent
 extends_documentation_fragment:
   - kubenode.ip_masq.attributes.info
   - kubenode.ip_masq.attributes.handed
@@ -86,9 +83,8 @@ report:
   sample: {state: in sync, version: 1.0.0, in_sync: true}
 rules_left:
   description:
-    - Rules of an agent that was removed, in the form of RV(kubenode.ip_masq.ip_masq#module:actions), as
-      M(kubenode.ip_masq.ip_masq_agent) with O(kubenode.ip_masq.ip_masq_agent#module:state=absent) would remove them.
-    - While an agent of another maker runs, chains of iptables are taken for its own.
+    - Rules of an agent that was removed, as RV(kubenode.ip_masq.ip_masq#module:actions), that
+      M(kubenode.ip_masq.ip_masq_agent) with O(kubenode.ip_masq.ip_masq_agent#module:state=absent) would remove.
   returned: when the agent is not installed
   type: list
   elements: dict
@@ -98,7 +94,6 @@ notes:
   returned: when the agent is not installed
   type: list
   elements: str
-  sample: []
 problems:
   description: Why the agent cannot report, the node cannot be compared, or a removal would fail.
   returned: success

@@ -70,8 +70,6 @@ options:
 requirements:
   - iptables or nftables on the node
   - for O(destinations) and O(verify), permission to make network namespaces
-seealso:
-  - module: kubenode.ip_masq.ip_masq
 extends_documentation_fragment:
   - kubenode.ip_masq.policy.asked
   - kubenode.ip_masq.attributes.info

@@ -57,11 +57,9 @@ options:
     default: true
   healthz_url:
     description:
-      - A URL that returns 200 while the kubelet is healthy, as requested from the node. If not set, it follows from
-        C(healthzBindAddress) and C(healthzPort) in the kubelet's configuration file or the flags for them, and is
-        C(http://127.0.0.1:10248/healthz) by default.
-      - Requested before the first change if a restart follows. If a running kubelet does not return 200, the module
-        fails and changes nothing, because the restart could not be verified.
+      - A URL that returns 200 while the kubelet is healthy, as requested from the node. If not set, it follows from the
+        kubelet's own configuration, and is C(http://127.0.0.1:10248/healthz) by default.
+      - If a running kubelet does not return 200 before a change with a restart, the module fails and changes nothing.
     type: str
     default: ''
   healthz_timeout:
@@ -75,8 +73,7 @@ options:
 requirements:
   - systemd on the node
 notes:
-  - Running pods are not affected by a restart of the kubelet. Use C(serial) so that not all nodes restart theirs at
-    once; a module cannot see the other nodes.
+  - Running pods are not affected by a restart of the kubelet. Use C(serial) so that not all nodes do it at once.
   - A file that is a symlink or has other hard links is not edited, because it is managed elsewhere.
 seealso:
   - module: kubenode.ip_masq.ip_masq
