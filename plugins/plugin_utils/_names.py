@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import re
 import typing as t
 
@@ -22,18 +23,16 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 class _Run(t.NamedTuple):
-    """Names that differ in a number and follow one another; or one name, where ``start`` is empty."""
+    """Names that differ in a number and follow one another; or one name without a number, which is empty text then."""
 
     before: str
-    start: str
-    end: str
     behind: str
-    number: int
+    numbers: t.List[str]
 
     @property
     def range(self) -> str:
         """The numbers as text."""
-        return self.start if self.start == self.end else "%s-%s" % (self.start, self.end)
+        return "-".join([self.numbers[0], *self.numbers[1:][-1:]])
 
 
 def some_of(names: t.Sequence[str], width: int = WIDTH) -> str:
@@ -80,12 +79,11 @@ def _runs(names: t.Sequence[str]) -> t.List[_Run]:
     # Of the numbers in a name the one in which most others differ from it; the last of several.
     chosen = [max(ways[name], key=lambda way: alike[way[0], way[2]], default=(name, "", "")) for name in names]
     runs: t.List[_Run] = []
-    for before, behind, value, digits in sorted((way[0], way[2], int(way[1] or 0), way[1]) for way in chosen):
-        last = runs[-1] if runs else None
-        if last and digits and (last.before, last.behind) == (before, behind) and _follows(last, value, digits):
-            runs[-1] = last._replace(end=digits, number=last.number + 1)
+    for before, behind, _value, digits in sorted((way[0], way[2], int(way[1] or 0), way[1]) for way in chosen):
+        if runs and runs[-1][:2] == (before, behind) and _follows(runs[-1].numbers, digits):
+            runs[-1].numbers.append(digits)
         else:
-            runs.append(_Run(before, digits, digits, behind, 1))
+            runs.append(_Run(before, behind, [digits]))
     return runs
 
 
@@ -95,27 +93,22 @@ def _ways(name: str) -> t.List[t.Tuple[str, str, str]]:
     return found[::-1]
 
 
-def _follows(run: _Run, value: int, digits: str) -> bool:
+def _follows(numbers: t.Sequence[str], digits: str) -> bool:
     """Return whether a number is the next one, written in the same way: 09 and 10, 9 and 10, but not 09 and 010."""
-    if not run.end or value != int(run.end) + 1:
+    if not numbers[-1] or not digits or int(digits) != int(numbers[-1]) + 1:
         return False
-    return len(digits) == len(run.end) or not (run.start.startswith("0") or digits.startswith("0"))
+    return len(digits) == len(numbers[-1]) or not (numbers[0].startswith("0") or digits.startswith("0"))
 
 
 def _joined(runs: t.Sequence[_Run], total: int) -> str:
     """Join the runs, those that share a name in one pair of brackets, and how many names are left."""
     texts: t.List[str] = []
-    ranges: t.List[str] = []
-    for number, run in enumerate(runs):
-        ranges.append(run.range)
-        after = runs[number + 1] if number + 1 < len(runs) else None
-        if after and run.start and after.start and (after.before, after.behind) == (run.before, run.behind):
-            continue
-        alone = len(ranges) == 1 and run.number == 1
-        inside = ranges[0] if alone else "[%s]" % ",".join(ranges)
-        texts.append(run.before + inside + run.behind)
-        ranges = []
-    left = total - sum(run.number for run in runs)
+    for _key, some in itertools.groupby(runs, key=lambda run: (run.before, run.behind, bool(run.numbers[0]))):
+        same = list(some)
+        ranges = ",".join(run.range for run in same)
+        alone = ranges == same[0].numbers[0]
+        texts.append(same[0].before + (ranges if alone else "[%s]" % ranges) + same[0].behind)
+    left = total - sum(len(run.numbers) for run in runs)
     return ", ".join(texts) + (" and %s more" % thousands(left) if left else "")
 
 

@@ -43,10 +43,8 @@ class Snat(t.NamedTuple):
     mapping: t.Optional[str] = None
 
     def __str__(self) -> str:
-        words = "%s" % (self.address,)
-        words += " for %s" % ", ".join(map(str, self.source_cidrs)) if self.source_cidrs else ""
-        words += " by %s" % self.out_interface if self.out_interface else ""
-        return words + _mapping_text(self.mapping)
+        interfaces = [self.out_interface] if self.out_interface else []
+        return _words(str(self.address), self.mapping, ("for", self.source_cidrs), ("by", interfaces))
 
 
 class PolicyRule(t.NamedTuple):
@@ -65,20 +63,15 @@ class PolicyRule(t.NamedTuple):
     mapping: t.Optional[str] = None
 
     def __str__(self) -> str:
-        words = [self.action] if self.address is None else ["%s to %s" % (self.action, self.address)]
-        for title, values in (
-            ("from", self.sources),
-            ("to", self.destinations),
-            ("by", self.out_interfaces),
-            ("of", self.services),
-        ):
-            if values:
-                words.append("%s %s" % (title, ", ".join(map(str, values))))
-        return " ".join(words) + _mapping_text(self.mapping)
+        action = self.action if self.address is None else "%s to %s" % (self.action, self.address)
+        ranges = (("from", self.sources), ("to", self.destinations))
+        return _words(action, self.mapping, *ranges, ("by", self.out_interfaces), ("of", self.services))
 
 
-def _mapping_text(mapping: t.Optional[str]) -> str:
-    return ", ports_mapping %s" % mapping if mapping else ""
+def _words(begin: str, mapping: t.Optional[str], *conditions: t.Tuple[str, t.Sequence[object]]) -> str:
+    """Return an entry for people, with the conditions that it has."""
+    words = [begin] + ["%s %s" % (word, ", ".join(map(str, values))) for word, values in conditions if values]
+    return " ".join(words) + (", ports_mapping %s" % mapping if mapping else "")
 
 
 def as_written(value: t.Any) -> str:
