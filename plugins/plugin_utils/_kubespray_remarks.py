@@ -168,18 +168,20 @@ def _calico(values: Values, ipv6: bool) -> t.Iterator[str]:
     names = [name for name in ("nat_outgoing", *(["nat_outgoing_ipv6"] if ipv6 else [])) if values.flag(name)]
     if names:
         settings = " and ".join("%s: false" % name for name in names)
-        yield (
-            "masquerades what leaves its pools, exempt ranges too: set %s and run cluster.yml again (or one command, "
-            "see docs/kubespray-live.md); or, if only nodes are to see pods, natOutgoingExclusions: IPPoolsAndHostIPs "
-            "in FelixConfiguration (Calico 3.31); or %s" % (settings, _enforce(values))
+        remedy = (
+            "set %s and run cluster.yml again (or one command, see docs/kubespray-live.md); or, if only nodes are to "
+            "see pods, natOutgoingExclusions: IPPoolsAndHostIPs in FelixConfiguration (Calico 3.31)" % settings
         )
+        yield _too(values, "its pools", remedy)
+
+
+def _too(values: Values, what: str, remedy: str) -> str:
+    """Return that a plugin masquerades exempt ranges too, and what ends it."""
+    return "masquerades what leaves %s, exempt ranges too: %s, or %s" % (what, remedy, _enforce(values))
 
 
 def _flannel(values: Values, ipv6: bool) -> t.Iterator[str]:
-    yield (
-        "masquerades what leaves its network, exempt ranges too. kubespray starts flanneld with --ip-masq and has no "
-        "variable for it: %s" % _enforce(values)
-    )
+    yield _too(values, "its network", "start flanneld without --ip-masq, for which kubespray has no variable")
 
 
 def _cilium(values: Values, ipv6: bool) -> t.Iterator[str]:
@@ -204,17 +206,12 @@ def _cilium(values: Values, ipv6: bool) -> t.Iterator[str]:
 
 def _kube_router(values: Values, ipv6: bool) -> t.Iterator[str]:
     if "--enable-pod-egress=false" not in values.get("kube_router_extra_args"):
-        yield (
-            "masquerades what leaves the pods' network, exempt ranges too: add --enable-pod-egress=false to "
-            "kube_router_extra_args, or %s" % _enforce(values)
-        )
+        yield _too(values, "the pods' network", "add --enable-pod-egress=false to kube_router_extra_args")
 
 
 def _kube_ovn(values: Values, ipv6: bool) -> t.Iterator[str]:
-    yield (
-        "masquerades what leaves its default subnet, exempt ranges too, and kubespray has no variable for it: run "
-        'kubectl patch subnet ovn-default --type merge -p \'{"spec":{"natOutgoing":false}}\', or %s' % _enforce(values)
-    )
+    patch = """kubectl patch subnet ovn-default --type merge -p '{"spec":{"natOutgoing":false}}'"""
+    yield _too(values, "its default subnet", "run %s, because kubespray has no variable for it" % patch)
 
 
 def _macvlan(values: Values, ipv6: bool) -> t.Iterator[str]:
