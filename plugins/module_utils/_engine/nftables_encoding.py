@@ -19,7 +19,7 @@ import typing as t
 from .._policy.values import PortRange
 from .._rules.nft_sets import VERDICTS, verdict
 from .._rules.nft_sets import value as value_of
-from .._system.families import BY_NFT, PROTOCOL_NAMES, PROTOCOLS, Family, of_address
+from .._system.families import BY_NFT, PROTOCOLS, Family, of_address
 from .._system.netlink import attribute, name, nest, network_word, number
 from .._system.nft_expressions import CT_KEYS, META_KEYS, Named, expression, of_rule
 from .nftables_syntax import render_span, snat_to
@@ -41,15 +41,6 @@ _LOADS: t.Mapping[str, t.Tuple[str, t.Mapping[str, int]]] = {
     "fib daddr type": ("fib", {"result": 3, "flags": 2}),
 }
 _LOADED = {(kind, tuple(sorted(values.items()))): words for words, (kind, values) in _LOADS.items()}
-#: Bits of conntrack (linux/netfilter/nf_conntrack_common.h; NF_CT_STATE_BIT), and RTN_LOCAL.
-_BITS = {
-    ("ct state", "new"): 0x8,
-    ("ct status", "confirmed"): 0x8,
-    ("ct status", "snat"): 0x10,
-    ("ct status", "dnat"): 0x20,
-}
-_BIT_NAMES = {(words, bit): named for (words, named), bit in _BITS.items()}
-_LOCAL = 2
 #: NFT_CMP_*
 _EQUAL, _OTHER, _LESS, _AT_MOST, _AT_LEAST = 0, 1, 2, 3, 5
 _VERDICTS = {kind: code % 2**32 for code, kind in VERDICTS.items()}
@@ -58,6 +49,17 @@ _VERDICTS = {kind: code % 2**32 for code, kind in VERDICTS.items()}
 _FULLY_RANDOM, _ADDRESSES_GIVEN, _PORTS_GIVEN = 0x10, 0x1, 0x2
 _NAME_SIZE = 16
 _HOST = struct.Struct("=I")
+#: Bits of conntrack (linux/netfilter/nf_conntrack_common.h; NF_CT_STATE_BIT), and RTN_LOCAL.
+_BITS = {"ct state new": 0x8, "ct status confirmed": 0x8, "ct status snat": 0x10, "ct status dnat": 0x20}
+_LOCAL = 2
+#: Conditions that compare with one number, by their words: the bits of it that count, how it compares, and the number.
+_FIXED: t.Mapping[str, t.Tuple[t.Optional[bytes], int, bytes]] = {
+    "fib saddr type local": (None, _EQUAL, _HOST.pack(_LOCAL)),
+    "fib daddr type local": (None, _EQUAL, _HOST.pack(_LOCAL)),
+    **{words: (_HOST.pack(bit), _OTHER, bytes(4)) for words, bit in _BITS.items()},
+    **{"meta l4proto " + named: (None, _EQUAL, bytes([protocol])) for named, protocol in PROTOCOLS.items()},
+}
+_FIXED_WORDS = {(words.rpartition(" ")[0], *compared): words for words, compared in _FIXED.items()}
 
 Subject = t.Tuple[str, t.Optional[bytes]]
 
@@ -103,9 +105,12 @@ def _address(words: str, span: str) -> t.Iterator[bytes]:
     yield _compare(network.network_address.packed)
 
 
-def _type_local(words: str) -> t.Iterator[bytes]:
-    yield _load(words)
-    yield _compare(_HOST.pack(_LOCAL))
+def _fixed(words: str) -> t.Iterator[bytes]:
+    mask, operator, value = _FIXED[words]
+    yield _load(words.rpartition(" ")[0])
+    if mask:
+        yield _masked(mask)
+    yield _compare(value, operator)
 
 
 def _mark(mask: t.Optional[str], operator: t.Optional[str], value: str) -> t.Iterator[bytes]:
@@ -115,19 +120,8 @@ def _mark(mask: t.Optional[str], operator: t.Optional[str], value: str) -> t.Ite
     yield _compare(_HOST.pack(int(value, 16)), _OTHER if operator == "!=" else _EQUAL)
 
 
-def _bit(words: str, named: str) -> t.Iterator[bytes]:
-    yield _load(words)
-    yield _masked(_HOST.pack(_BITS[(words, named)]))
-    yield _compare(bytes(4), _OTHER)
-
-
-def _protocol(named: str) -> t.Iterator[bytes]:
-    yield _load("meta l4proto")
-    yield _compare(bytes([PROTOCOLS[named]]))
-
-
 def _ports(protocol: str, called: str) -> t.Iterator[bytes]:
-    yield from _protocol(protocol)
+    yield from _fixed("meta l4proto " + protocol)
     yield from _lookup("dport", None, called)
 
 
@@ -176,10 +170,8 @@ _PARTS: t.Sequence[t.Tuple[str, t.Callable[..., t.Iterator[bytes]]]] = (
     (r"(return|accept|drop)", _verdict),
     (r"(ip6? [sd]addr) (!= )?@(\w+)", _lookup),
     (r"(ip6? [sd]addr) " + _SPAN, _address),
-    (r"(fib [sd]addr type) local", _type_local),
-    (r"(ct status|ct state) (\w+)", _bit),
+    (r"((?:fib [sd]addr type|ct status|ct state|meta l4proto) \S+)", _fixed),
     (r"(tcp|udp|sctp) dport @(\w+)", _ports),
-    (r"meta l4proto (\S+)", _protocol),
     (r'oifname (!= )?"([^"]*)"', _interface),
     (r"meta mark (?:& (0x[0-9a-f]+) )?(?:(==|!=) )?(0x[0-9a-f]+)", _mark),
     (r"numgen random mod ([0-9]+) < ([0-9]+)", _chance),
@@ -309,6 +301,9 @@ class _Reader:
             self.cmp({"sreg": data["sreg"], "op": bytes([operator]), "data": data[key]})
 
     def _compared(self, words: str, mask: t.Optional[bytes], operator: int, value: bytes) -> t.Optional[str]:
+        fixed = _FIXED_WORDS.get((words, mask, operator, value))
+        if fixed:
+            return fixed
         equal, other = operator == _EQUAL, operator == _OTHER
         if words.endswith("addr"):
             if operator == _AT_LEAST and mask is None:
@@ -323,15 +318,7 @@ class _Reader:
         if words == "meta mark" and (equal or (other and mask)):
             masked = "& 0x%08x %s " % (_HOST.unpack(mask)[0], "==" if equal else "!=") if mask else ""
             return "meta mark %s0x%08x" % (masked, _HOST.unpack(value)[0])
-        if words.startswith("ct ") and mask and other and not any(value):
-            return "%s %s" % (words, _BIT_NAMES[(words, _HOST.unpack(mask)[0])])
-        if mask is not None:
-            return None
-        if words.startswith("fib ") and equal and value == _HOST.pack(_LOCAL):
-            return words + " local"
-        if words == "meta l4proto" and equal:
-            return "%s %s" % (words, PROTOCOL_NAMES.get(value[0], value[0]))
-        if words.startswith("numgen ") and operator == _LESS:
+        if words.startswith("numgen ") and mask is None and operator == _LESS:
             return "%s < %d" % (words, number(value))
         return None
 
