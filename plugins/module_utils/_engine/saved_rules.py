@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import os
 import re
@@ -44,8 +43,8 @@ _FILES = (
     SavedFile("/etc/nftables.nft", _NFTABLES),
 )
 
-#: Bytes of a file and of a line, and files with those that nft includes, that are read: no file makes a removal hang.
-_BYTES, _LINE, _MOST = 64 << 20, 4096, 64
+#: Bytes of a file, and files with those that nft includes, that are read: no file makes a removal hang.
+_BYTES, _MOST = 64 << 20, 64
 
 _COMMENTS = (comments.JUMP, comments.LEAK_JUMP)
 _NO_RULE = r"\s*(?:#|(?:-[DFX]|delete|destroy|flush)\s)"
@@ -75,19 +74,22 @@ def notes(chains: t.Sequence[str], root: str = "") -> t.Tuple[str, ...]:
             if path in seen or len(seen) == _MOST:
                 continue
             seen.append(path)
-            ours: t.Dict[str, int] = {}
-            problem = ""
+            text = problem = ""
             try:
-                for number, line in _lines(path):
-                    ours.setdefault(_ours(line, chains), number)
-                    included = re.match(_INCLUDE, line) if saved.service == _NFTABLES else None
-                    if included:
-                        # Where nft searches by default.
-                        waiting.append(SavedFile(os.path.join("/etc", included.group(1)), _NFTABLES))
+                with files.open_regular(path) as handle:
+                    text = handle.read(_BYTES).decode("utf-8", "replace")
+                    problem = "it is larger than %d MiB" % (_BYTES >> 20) if handle.read(1) else ""
             except (FileNotFoundError, NotADirectoryError, files.NotRegularFile):
                 continue  # nothing that could be restored
             except OSError as exc:
                 problem = exc.strerror or str(exc)
+            ours: t.Dict[str, int] = {}
+            for number, line in enumerate(text.split("\n"), 1):
+                ours.setdefault(_ours(line, chains), number)
+                included = re.match(_INCLUDE, line) if saved.service == _NFTABLES else None
+                if included:
+                    # Where nft searches by default.
+                    waiting.append(SavedFile(os.path.join("/etc", included.group(1)), _NFTABLES))
             ours.pop("", None)
             found += _words(saved, shown(path[len(root) :]), ours, problem)
     return tuple(found)
@@ -107,23 +109,6 @@ def _words(saved: SavedFile, path: str, found: t.Mapping[str, int], problem: str
         yield text + (again if saved.program else "")
     if problem:
         yield "%s was not searched for rules of the agent: %s" % (path, problem)
-
-
-def _lines(path: str) -> t.Iterator[t.Tuple[int, str]]:
-    """Yield the lines of a file with their numbers; a very long one in parts.
-
-    :raises OSError: the file cannot be read, or is not a regular one, or there is more of it.
-    """
-    number, left = 1, _BYTES
-    with files.open_regular(path) as handle:
-        while left > 0:
-            line = handle.readline(_LINE)
-            if not line:
-                return
-            yield number, line.decode("utf-8", "replace")
-            number += line.endswith(b"\n")
-            left -= len(line)
-    raise OSError(errno.EFBIG, "it is larger than %d MiB" % (_BYTES >> 20))
 
 
 def _ours(line: str, chains: t.Sequence[str]) -> str:
