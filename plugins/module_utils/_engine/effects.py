@@ -9,6 +9,7 @@ import functools
 import typing as t
 
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, PortRange
+from .._rules.regions import count
 from .._rules.rules import Names
 from .._system import intervals, pod_names
 from .._system.families import ICMP, ICMPV6, IPV4, IPV6, PROTOCOL_NAMES, Family
@@ -202,15 +203,9 @@ def _marked(marks: MarkSet, left: int) -> str:
 
 def _order(effect: Effect) -> t.Tuple[t.Any, ...]:
     """Return the place of an effect: the largest first, then those of all packets."""
-    size = sum(last - first + 1 for first, last in effect.destinations)
-    return (
-        -size,
-        effect.packets,
-        effect.destinations,
-        effect.sources or (),
-        effect.out_interfaces,
-        effect.services or (),
-    )
+    size = count(effect.destinations)
+    place = (effect.packets, effect.destinations, effect.sources or ())
+    return (-size, *place, effect.out_interfaces, effect.services or ())
 
 
 def services_text(services: Spans, family: Family) -> t.List[str]:
@@ -251,28 +246,17 @@ def as_returns(effects: t.Iterable[Effect]) -> t.List[t.Dict[str, t.Any]]:
 
 @functools.lru_cache(maxsize=LIMIT)  # they are asked for as values, in words, and in the diff
 def _as_return(effect: Effect) -> t.Dict[str, t.Any]:
-    written, of_sources = effect.written or (None, None)
-    destinations = range_words.shortest(effect.destinations, effect.family, LIMIT, written)
-    sources = range_words.Ranges([], [], 0)
-    if effect.sources is not None:
-        sources = range_words.shortest(effect.sources, effect.family, LIMIT, of_sources)
-    return {
-        "family": effect.family,
-        "destinations": destinations.within,
-        "destinations_except": destinations.without,
-        "destinations_omitted": destinations.omitted,
-        "sources": sources.within,
-        "sources_except": sources.without,
-        "sources_omitted": sources.omitted,
-        "out_interfaces": list(effect.out_interfaces),
-        "services": [] if effect.services is None else services_text(effect.services, effect.family),
-        "packets": effect.packets,
-        "before": effect.before,
-        "after": effect.after,
-        "ports_before": effect.ports and effect.ports[0],
-        "ports_after": effect.ports and effect.ports[1],
-        "open_connections": effect.open_connections,
-    }
+    found = effect._asdict()
+    written, ports = found.pop("written") or (None, None), found.pop("ports") or (None, None)
+    for side, known in zip(("destinations", "sources"), written):
+        ranges = range_words.Ranges([], [], 0)
+        if found[side] is not None:
+            ranges = range_words.shortest(found[side], effect.family, LIMIT, known)
+        found[side], found[side + "_except"], found[side + "_omitted"] = ranges
+    found["out_interfaces"] = list(effect.out_interfaces)
+    found["services"] = [] if effect.services is None else services_text(effect.services, effect.family)
+    found["ports_before"], found["ports_after"] = ports
+    return found
 
 
 def lines(compared: t.Sequence[Compared]) -> t.List[str]:
