@@ -51,7 +51,7 @@ def search(
 ) -> t.Tuple[Flushed, t.Tuple[int, ...]]:
     """Remove the open connections about which a comparison says that other rules have decided.
 
-    :param check: count only. :param counting: count only, and word the notes for it.
+    :param check: count only. :param counting: the same, where no option asks for more.
     :return: with how many have each of the effects.
     :raises NodeError: the kernel does not answer.
     """
@@ -62,7 +62,7 @@ def search(
         judge = _Judge(comparison, routes, effects)
         found = _Search(comparison, judge, check or counting, places)
         found.run()
-    notes = found.counting_notes() if counting else found.notes()
+    notes = found.notes("open_connections" if counting else "flush_conntrack")
     return Flushed(comparison.family, sum(found.removed), tuple(notes)), tuple(found.removed[:places])
 
 
@@ -113,61 +113,32 @@ class _Search:
             self.removed[place] += len(flows) if self._check else conntrack.remove(self._family, flows)
         self._found.clear()
 
-    def notes(self) -> t.Iterator[str]:
-        """Return what was not done, for the operator."""
-        if self._limit_met:
-            statistics = conntrack.statistics()
-            yield (
-                "flush_conntrack: the limit of %d seconds was met; connections read: %d, %s: %d%s. The rest keeps its "
-                "source address until it ends. To remove the connections of a pod: conntrack -D -f %s -s POD_ADDRESS"
-                % (
-                    PATIENCE,
-                    self._read,
-                    "would be removed" if self._check else "removed",
-                    sum(self.removed),
-                    "" if statistics is None else ", still tracked in all families: %d" % statistics.tracked,
-                    self._family,
-                )
-            )
-        if self._unknown:
-            yield (
-                "flush_conntrack: connections that stay, because the interface by which they leave%s is not known: %d"
-                % (
-                    ", or the mark of their packets, which skip_marks matches and the kernel does not keep with "
-                    "connections," * self._judge.asks_for_marks,
-                    self._unknown,
-                )
-            )
+    def notes(self, option: str) -> t.Iterator[str]:
+        """Return what was not done, for the operator.
 
-    def counting_notes(self) -> t.Iterator[str]:
-        """Return the same where connections are only counted."""
+        :param option: what asks for it.
+        """
         if self._limit_met:
             yield (
-                "open_connections: the limit of %d seconds was met; connections read: %d. The others were not counted"
-                % (PATIENCE, self._read)
+                "%s: the limit of %d seconds was met; connections read: %d, with another verdict now: %d. The others "
+                "keep their source address until they end. To remove the connections of a pod: conntrack -D -f %s -s "
+                "POD_ADDRESS" % (option, PATIENCE, self._read, sum(self.removed), self._family)
             )
         if self._unknown:
+            mark = ", or the mark of their packets, which skip_marks matches," * self._judge.asks_for_marks
             yield (
-                "open_connections: not counted, because the interface%s is not known: %d"
-                % (" or the mark" * self._judge.asks_for_marks, self._unknown)
+                "%s: connections that are left out, because the interface by which they leave%s is not known: %d"
+                % (option, mark, self._unknown)
             )
 
 
-def unread(family: Family, managed: bool, front: t.Sequence[str]) -> t.Iterator[str]:
-    """Return notes about rules that may have decided about connections before a change, and are not known.
-
-    :param managed: whether these are the managed ones. :param front: those of other programs, in front of the jump.
-    """
-    if managed:
+def unread(family: Family, rules: t.Sequence[str]) -> t.Iterator[str]:
+    """Return a note about rules that may have decided about connections before a change, and are not known."""
+    if rules:
         yield (
-            "flush_conntrack: the rules before the change are not of this collection's form and count as rules that "
-            "masqueraded nothing: connections that they masqueraded keep the address that they have. To remove the "
-            "connections of a pod: conntrack -D -f %s -s POD_ADDRESS" % family
-        )
-    if front:
-        yield (
-            "flush_conntrack: POSTROUTING rules in front of the jump may have decided about the same connections, and "
-            "were not considered, because of their conditions: %s" % "; ".join(front)
+            "flush_conntrack: some rules before the change are not understood, and count as rules that masqueraded "
+            "nothing: %s. To remove the connections of a pod: conntrack -D -f %s -s POD_ADDRESS"
+            % ("; ".join(rules), family)
         )
 
 

@@ -315,8 +315,8 @@ class _Run:
         else:
             notes = tuple("%s: %s" % (family, note) for note in done.notes)
             if flush:
-                not_known = unread(family, None in before, [rule for each in former for rule in each.unread])
-                self._plan_notes += ["%s: %s" % (family, note) for note in (*not_known, *done.notes)]
+                rules = ["the managed ones"] * (None in before) + [rule for each in former for rule in each.unread]
+                self._plan_notes += ["%s: %s" % (family, note) for note in (*unread(family, rules), *done.notes)]
                 self._flushed.append(done)
         if effects is not None:
             found = (*effects.counted(counts), *unseen(family, before, after))

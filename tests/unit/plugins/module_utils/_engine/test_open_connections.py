@@ -231,9 +231,9 @@ def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch, check: bool) 
     done = flush(IPV4, [PLAIN], NARROW, check=check)
     assert (done.removed, len(kernel.removed)) == (768, 0 if check else 768)
     assert done.notes == (
-        "flush_conntrack: the limit of 10 seconds was met; connections read: 768, %s: 768, still tracked in all "
-        "families: 232. The rest keeps its source address until it ends. To remove the connections of a pod: conntrack "
-        "-D -f ipv4 -s POD_ADDRESS" % ("would be removed" if check else "removed"),
+        "flush_conntrack: the limit of 10 seconds was met; connections read: 768, with another verdict now: 768. The "
+        "others keep their source address until they end. To remove the connections of a pod: conntrack -D -f ipv4 -s "
+        "POD_ADDRESS",
     )
 
 
@@ -338,9 +338,8 @@ def test_rules_that_cannot_be_read_are_reported(monkeypatch: pytest.MonkeyPatch,
     nat = machine.nat[backend, IPV4]
     opened = [flow(EXEMPT, seen=NODE), flow(OUTSIDE), flow("10.1.1.1")]
     note = (
-        "ipv4: flush_conntrack: the rules before the change are not of this collection's form and count as rules that "
-        "masqueraded nothing: connections that they masqueraded keep the address that they have. To remove the "
-        "connections of a pod: conntrack -D -f ipv4 -s POD_ADDRESS"
+        "ipv4: flush_conntrack: some rules before the change are not understood, and count as rules that masqueraded "
+        "nothing: the managed ones. To remove the connections of a pod: conntrack -D -f ipv4 -s POD_ADDRESS"
     )
     nat.chains[random_policies.CHAIN].insert(0, "-p tcp -m tcp --tcp-flags SYN SYN -j RETURN")
     done, removed = _flushed(machine, monkeypatch, opened, backend=backend)
@@ -371,6 +370,7 @@ def test_rules_in_front_of_the_jump_are_considered(monkeypatch: pytest.MonkeyPat
     assert removed == ["10.99.1.1"]
     (note,) = [note for note in done.notes if "flush_conntrack" in note]
     assert note == (
-        "ipv4: flush_conntrack: POSTROUTING rules in front of the jump may have decided about the same connections, "
-        "and were not considered, because of their conditions: -A POSTROUTING -m set --match-set pods src -j ACCEPT"
+        "ipv4: flush_conntrack: some rules before the change are not understood, and count as rules that masqueraded "
+        "nothing: -A POSTROUTING -m set --match-set pods src -j ACCEPT. To remove the connections of a pod: conntrack "
+        "-D -f ipv4 -s POD_ADDRESS"
     )
