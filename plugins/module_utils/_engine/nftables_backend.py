@@ -66,16 +66,13 @@ NFT = "nft"
 #: Seconds for nft to show the table, after the rules are as they are to be: a resync has 30, and nft may hang.
 _PATIENCE = 10.0
 
-#: What a kernel may lack, by the module that has it: the expression that needs it, and a rule with that.
-_PARTS = {
-    "nft_masq": (b"masq\0", "masquerade"),
-    "nft_nat": (b"nat\0", "snat to %s saddr"),
-    "nft_ct": (b"ct\0", "ct status dnat return"),
-    "nft_fib": (b"fib\0", "fib daddr type local return"),
-    "nft_numgen": (b"numgen\0", "numgen random mod 2 < 1 return"),
-}
-#: A table that is never made: the kernel is only asked whether it could be.
-_TRIAL = "ip_masq_agent_trial"
+#: What the kernel says where it lacks a part of nf_tables, or where another program removed what a change is about.
+_NOT_THERE = (errno.ENOENT, errno.EOPNOTSUPP)
+_ADVICE = (
+    ". Another program changed the table meanwhile: run again; or the kernel lacks a part of nf_tables, which modprobe "
+    "-a nft_chain_nat nft_masq nft_nat nft_ct nft_fib nft_numgen names: install the kernel's modules, or set backend "
+    "to an iptables variant"
+)
 
 
 class TableState(t.NamedTuple):
@@ -119,35 +116,24 @@ class Nftables:
 
     def plan(self, state: TableState, wanted: t.Optional[Ruleset]) -> Plan:
         before = state.listed
-        if wanted is None:
-            removed = [Action(ActionKind.TABLE_REMOVED, "table " + self._table)] if before else []
-            deletion = (TableStep(self._deletion()),) if before else ()
-            return self._as_plan(before, removed, deletion, (), View((), None))
-        after = from_ruleset(wanted, self.family)._replace(priority=self._priority)
-        if before and before.means(after):
-            lines = text.listing(before)
+        lines = () if before is None else text.listing(before)
+        after = None if wanted is None else from_ruleset(wanted, self.family)._replace(priority=self._priority)
+        if before.means(after) if before and after else before is after:
             view = View(lines, None, wanted)
             return Plan((), (), lines, lines, view, view)
+        found, former = View(lines, None), Former()
+        if before is not None:
+            found = found._replace(ruleset=to_ruleset(before))
+            # A chain without rules decides nothing.
+            rulesets = (found.ruleset,) if before.rules(text.CHAIN) else ()
+            former = Former(rulesets=rulesets, moved=after is not None and before.priority != after.priority)
+        if after is None:
+            removed = Action(ActionKind.TABLE_REMOVED, "table " + self._table)
+            return Plan((removed,), (TableStep(self._deletion()),), lines, (), View((), None), found, former=former)
         led_to = text.listing(after)
-        actions = _actions(self._table, before, after)
-        transaction = self._transaction(before, after)
-        plan = self._as_plan(before, actions, transaction, led_to, View(led_to, None, wanted))
-        moved = before is not None and before.priority != after.priority
-        return plan._replace(former=plan.former._replace(moved=moved))
-
-    def _as_plan(
-        self,
-        before: t.Optional[text.ListedTable],
-        actions: t.Sequence[Action],
-        transaction: Transaction,
-        led_to: t.Tuple[str, ...],
-        view: View,
-    ) -> Plan:
-        lines = () if before is None else text.listing(before)
-        found = View(lines, None, None if before is None else to_ruleset(before))
-        # A chain without rules decides nothing.
-        former = Former(rulesets=(found.ruleset,)) if before is not None and before.rules(text.CHAIN) else Former()
-        return Plan(tuple(actions), transaction, lines, led_to, view, found, former=former)
+        actions = tuple(_actions(self._table, before, after))
+        view = View(led_to, None, wanted)
+        return Plan(actions, self._transaction(before, after), lines, led_to, view, found, former=former)
 
     def _deletion(self) -> t.Tuple[Message, ...]:
         return (nf_tables.change(nf_tables.DELETE_TABLE, self.family.number, text.TABLE),)
@@ -181,7 +167,7 @@ class Nftables:
         chains = [] if before.same_rules(after) else messages.change_chains(before, after)
         removed = [messages.delete_set(self.family, name) for name in before.sets if name not in after.sets]
         steps = [new_sets, elements + chains + removed]
-        if len(changed) + bool(chains) > 1 and (before.narrowed or after.narrowed):
+        if len(changed) + bool(chains) > 1:
             interim = after.asking_others(changed)
             for name in changed:
                 new_sets += messages.change_set(after, name, suffix=text.INTERIM)
@@ -231,44 +217,10 @@ class Nftables:
                     "the kernel refused the rules, because another program removed the table %s meanwhile (nft flush "
                     "ruleset does)" % self._table
                 ) from None
-            raise CommitRefused("%s%s" % (exc, self._advice(exc.code, changes))) from None
-
-    def _advice(self, code: int, changes: t.Sequence[Message]) -> str:
-        if code == errno.EPERM:
-            return ". Another program owns the table, or this one lacks CAP_NET_ADMIN"
-        if code not in (errno.ENOENT, errno.EOPNOTSUPP):
-            return ""
-        if not self._accepts(""):
-            refused = ["nft_chain_nat"]
-        else:
-            whole = b"".join(change.body for change in changes)
-            used = [(name, rule) for name, (mark, rule) in _PARTS.items() if mark in whole]
-            refused = [name for name, rule in used if not self._accepts(rule)]
-        if refused:
-            return (
-                ". The kernel lacks a part of nf_tables that this needs (%s): install the kernel's modules, or set "
-                "backend to an iptables variant" % ", ".join(refused)
-            )
-        return (
-            ". The kernel accepts such rules in a table of their own, so most likely another program changed the table "
-            "%s meanwhile; run again" % self._table
-        )
-
-    def _accepts(self, rule: str) -> bool:
-        """Return whether the kernel accepts a chain as ours with this rule; nothing is written."""
-        family, hook = self.family.number, text.priority_of(text.CHAIN)
-        trial = [
-            nf_tables.change(nf_tables.NEW_TABLE, family, _TRIAL),
-            nf_tables.new_chain(family, _TRIAL, text.CHAIN, "nat", nf_tables.POSTROUTING, hook),
-        ]
-        if rule:
-            rule = rule.replace("%s", self.family.nft)
-            trial.append(nf_tables.new_rule(family, _TRIAL, text.CHAIN, messages.expressions_of(rule)))
-        try:
-            nf_tables.transact(trial, "a trial", trial=True)
-        except KernelError:
-            return False
-        return True
+            advice = _ADVICE if exc.code in _NOT_THERE else ""
+            if exc.code == errno.EPERM:
+                advice = ". Another program owns the table, or this one lacks CAP_NET_ADMIN"
+            raise CommitRefused("%s%s" % (exc, advice)) from None
 
     def _list(self, *flags: str) -> t.List[str]:
         return [self._nft or NFT, "-n", *flags, "list", "table", *self._table.split()]
@@ -369,14 +321,13 @@ class NftablesType(BackendType):
     def notes(self, config: Config) -> t.Iterator[str]:
         if config.exemption == "accept":
             yield (
-                "exemption accept has the same effect as return with the nftables backend, whose chain holds no other "
-                "rules; use exemption: enforce to keep every NAT rule from masquerading exempt traffic"
+                "exemption accept has the same effect as return with the nftables backend; exemption: enforce keeps "
+                "every NAT rule from masquerading exempt traffic"
             )
         if config.protects_all_interfaces and ipvs_services.count():
             yield (
                 "exemption enforce: this node has IPVS services (kube-proxy in IPVS mode). A pod that connects to "
-                "itself through such a Service gets no answer where the pods' range is exempt, because IPVS sets "
-                "neither a mark nor the DNAT status on these connections. Name the pods' interfaces in "
-                "except_interfaces (cni0 with flannel, cali+ with Calico), use another kube-proxy mode, or exemption: "
-                "return"
+                "itself through such a Service gets no answer where the pods' range is exempt. Name the pods' "
+                "interfaces in except_interfaces (cni0 with flannel, cali+ with Calico), use another kube-proxy mode, "
+                "or exemption: return"
             )
