@@ -72,11 +72,6 @@ def delete_set(family: Family, called: str) -> Message:
     return change(nf_tables.DELETE_SET, family.number, TABLE, text(nf_tables.SET_NAME, called))
 
 
-def expressions_of(words: str) -> bytes:
-    """Return the attribute of a rule that holds its expressions."""
-    return nest(nf_tables.RULE_EXPRESSIONS, encode(words))
-
-
 def change_set(table: ListedTable, called: str, there: bool = False, suffix: str = "") -> t.List[Message]:
     """Return the changes that give a set its elements. The set itself stays where it is ``there``.
 
@@ -106,7 +101,7 @@ def change_set(table: ListedTable, called: str, there: bool = False, suffix: str
 
 def _new_rule(family: int, chain: str, rule: str) -> Message:
     words, comment = split_comment(rule)
-    parts = [expressions_of(words)]
+    parts = [nest(nf_tables.RULE_EXPRESSIONS, encode(words))]
     if comment:
         noted = comment.encode() + b"\0"
         parts.append(attribute(nf_tables.RULE_COMMENTS, bytes([_COMMENT, len(noted)]) + noted))

@@ -46,9 +46,7 @@ from .ruleset import (
 )
 
 _LOCAL, _LOCAL_COMMENT = "fib daddr type local", comments.PREFIX + " for the node itself"
-_QUOTED_LEAK = ' comment "%s"' % comments.LEAK
-_ENTRY_COMMENT = comments.PREFIX + " rules, entry %d"
-_TRANSLATED_COMMENT = comments.PREFIX + " snat, entry %d"
+_ENTRY_COMMENT = comments.PREFIX + " %s, entry %d"
 
 #: So many exempt ranges have an outline: one lookup among 10,000 takes 0.09 of what opening a connection takes.
 _MANY = 1000
@@ -67,8 +65,6 @@ _RULE = (
     r"[0-9a-f:]+(?:-[0-9a-f:]+)?(?= |\Z)))?"
     r"(?::(?P<ports>[0-9]+(?:-[0-9]+)?))?)?(?P<random> fully-random)?\Z" % SHARE_UNIT
 )
-#: Verdicts.
-_MASQUERADING = ("masquerade", "snat")
 _PROTOCOL = r"(?:(\w+) dport|meta l4proto (\S+)) "
 _MARKED = r"meta mark (?:& (0x[0-9a-f]{8}) == )?(0x[0-9a-f]{8}) return\Z"
 _SCOPE = r'(?:ip6? saddr != @%s |(?:oifname != "[^"]*" )+)\Z' % SOURCES
@@ -101,7 +97,7 @@ def from_ruleset(ruleset: Ruleset, family: Family) -> ListedTable:
     if outline:
         to_exempt = "%s daddr @%s %s" % (nft, OUTLINE, to_exempt)
         entries.sets[OUTLINE] = outline
-    main = (_rule(to_exempt, verdict, comments.EXEMPT), *entries.masqueraded("")) if deciding else ()
+    main = (_rule(to_exempt, verdict, comments.EXEMPT), *entries.masqueraded("", deciding[-1])) if deciding else ()
     chains = [(CHAIN, (local, *marked, *entries.rules(verdict), *others, *main))]
     # In the other chain the guards of the exemption would change nothing: packets that it accepts meet all others too.
     if ruleset.verdict == "ENFORCE":
@@ -146,7 +142,7 @@ def _leak_rules(
             yield _uncounted(_rule(*_guard(guard, family)))
     leak = "drop" if ruleset.leaks == DROP else "return"
     for rule in entries.rules("return", leak=leak):
-        yield rule if rule.endswith(_QUOTED_LEAK) else _uncounted(rule)
+        yield rule if comments.LEAK in rule else _uncounted(rule)
     for rule in others:
         if not rule.startswith("%s saddr " % nft):
             yield _uncounted(rule)
@@ -217,42 +213,33 @@ class _Entries:
         :param leak: the verdict on what would be masqueraded, in the chain behind source NAT.
         """
         for number, (decision, conditions) in enumerate(zip(self._ruleset.leading, self._leading), 1):
-            comment = _ENTRY_COMMENT % number
+            comment = _ENTRY_COMMENT % ("rules", number)
             for matches in conditions:
                 if decision.action == MASQUERADE and leak:
                     yield _rule(matches.strip(), leak, comments.LEAK)
                 elif decision.action == MASQUERADE and not only_exempt:
-                    yield from self.masqueraded(matches, decision.address, comment, decision.how)
+                    yield from self.masqueraded(matches, decision, comment)
                 else:
                     yield _rule(matches.strip(), exempt if decision.action == EXEMPT else "return", comment)
 
-    def masqueraded(
-        self,
-        matches: str,
-        address: t.Optional[AddressRange] = None,
-        comment: str = "",
-        how: t.Optional[t.Tuple[Masquerade, ...]] = None,
-    ) -> t.Iterator[str]:
-        """Return the rules that masquerade packets that match.
+    def masqueraded(self, matches: str, decision: Decision, comment: str = "") -> t.Iterator[str]:
+        """Return the rules that masquerade packets that match, as a decision says.
 
-        :param address: instead of that of the interface, and of those of ``snat``.
         :param comment: instead of the usual ones.
-        :param how: instead of what entries of ``snat`` and the ruleset say.
         """
-        if address is None:
+        if decision.address is None:
             for number, (conditions, fixed) in enumerate(self._translations, 1):
-                ways = fixed.how if how is None else how
+                part = fixed if decision.how is None else fixed._replace(how=decision.how)
+                told = comment or _ENTRY_COMMENT % ("snat", number)
                 for more in conditions:
-                    yield from self._ways(matches + more, fixed.address, comment or _TRANSLATED_COMMENT % number, ways)
-        yield from self._ways(matches, address, comment or comments.MASQUERADE, how)
+                    yield from self._ways(matches + more, part, told)
+        yield from self._ways(matches, decision, comment or comments.MASQUERADE)
 
-    def _ways(
-        self, matches: str, address: t.Optional[AddressRange], comment: str, how: t.Optional[t.Tuple[Masquerade, ...]]
-    ) -> t.Iterator[str]:
+    def _ways(self, matches: str, decision: Decision, comment: str) -> t.Iterator[str]:
         named = _protocol(matches)
-        for rule in self._ruleset.masquerade if how is None else how:
+        for rule in self._ruleset.ways(decision):
             if named is None or rule.protocol in (None, named):
-                more, verdict = _masquerade(rule._replace(protocol=None) if named else rule, address)
+                more, verdict = _masquerade(rule._replace(protocol=None) if named else rule, decision.address)
                 yield _rule((matches + more).strip(), verdict, comment)
 
 
@@ -342,7 +329,7 @@ def _read(table: ListedTable) -> Ruleset:
         if match is None:
             continue
         places = leading if line.of_rules else decisions
-        if line.verdict in _MASQUERADING:
+        if line.verdict in ("masquerade", "snat"):
             places.append(Decision(MASQUERADE, match, line.address, tuple(one.way for one in group)))
         elif _is_exempt(line, verdict, kept):
             places.append(

@@ -56,7 +56,7 @@ def test_no_part_of_a_table_can_go_unnoticed(config: t.Any, family: Family, data
 @given(policies, engine.families, st.data())
 def test_no_rule_can_be_slipped_in(config: t.Any, family: Family, data: t.Any) -> None:
     rules = ["masquerade", "accept", "counter", "meta mark 0x00000001 return", "ct state new return", "drop"]
-    rule = nftables_changes.expressions_of(data.draw(st.sampled_from(rules)))
+    rule = netlink.nest(nf_tables.RULE_EXPRESSIONS, nftables_encoding.encode(data.draw(st.sampled_from(rules))))
     chain = data.draw(st.sampled_from(["postrouting", "mine"]))
     changes = changes_of(config, family)
     changes.insert(data.draw(st.integers(1, len(changes))), nf_tables.new_rule(family.number, text.TABLE, chain, rule))
