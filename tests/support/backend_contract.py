@@ -16,9 +16,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
     CommitRefused,
     Counters,
     Managed,
-    OtherRule,
     total,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.other_rules import Remark
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.policy_rules import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset
@@ -184,7 +184,7 @@ def every_exemption_that_it_supports_can_be_had(place: Place) -> None:
         assert not found.actions
         assert all(isinstance(note, str) and note for note in place.kind.notes(build({"exemption": exemption})))
         assert all(isinstance(note, str) for note in plan.notes + found.notes)
-        assert all(isinstance(rule, OtherRule) for rule in found.others)
+        assert all(isinstance(remark, Remark) for remark in found.remarks)
 
 
 def rules_about_leaks_are_planned_undone_and_removed_with_the_rest(place: Place) -> None:

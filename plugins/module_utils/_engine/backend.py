@@ -10,9 +10,9 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.policy import Config
-from .._policy.values import Network
 from .._system.families import Family
 from .._system.node import Node, Tool
+from .other_rules import Remark
 from .ruleset import Ruleset
 
 
@@ -119,22 +119,6 @@ class View(t.NamedTuple):
     leaks: t.Tuple[str, ...] = ()
 
 
-class OtherRule(t.NamedTuple):
-    """A POSTROUTING rule of another program that matches the same traffic as the managed rules."""
-
-    rule: str
-    #: whether it masquerades; if not, it accepts or returns
-    masquerades: bool
-    #: whether packets meet it before the managed rules
-    before: bool
-    #: whether it has conditions that its tool does not print
-    partial: bool = False
-    #: whether it is the policy of the chain, and drops what no rule decides about
-    drops: bool = False
-    #: the only network whose traffic it matches; None: that of any, or of all but one
-    source: t.Optional[Network] = None
-
-
 class Former(t.NamedTuple):
     """What decides about connections before a plan is carried out, in the order in which packets meet it."""
 
@@ -193,8 +177,8 @@ class Plan(t.NamedTuple):
     #: what keeps the rules from being active, or could not be repaired; and what could not be examined
     problems: t.Tuple[str, ...] = ()
     notes: t.Tuple[str, ...] = ()
-    #: of other programs, after it, as far as the backend reads them
-    others: t.Tuple[OtherRule, ...] = ()
+    #: on rules of other programs, after it, as far as the backend reads them
+    remarks: t.Tuple[Remark, ...] = ()
     #: known where there are actions
     former: Former = Former()
 
@@ -312,6 +296,8 @@ class Managed(t.NamedTuple):
     adopt: bool = True
     #: other names that the managed chain may have; such chains are removed as well
     former: t.Sequence[str] = ()
+    #: value of the option ``exemption``
+    exemption: str = "return"
     #: whether the policy has rules for packets that nat does not see
     leaks: bool = False
 

@@ -37,7 +37,7 @@ from .backend import (
 from .iptables_chain import EMPTY, ChainPlan, ChainState, OwnedChain, WantedChain
 from .iptables_syntax import MANGLE, NAT, PostroutingRule
 from .nat_table import NftNat
-from .other_rules import other_rules
+from .other_rules import remarks
 from .ruleset import AnyRule, Guard, Ruleset
 from .ruleset_in_front import front
 from .ruleset_of_rules import from_rules, leak_fields
@@ -47,11 +47,6 @@ _COMBINED_RULES = 4096
 
 #: Chains that the kubelet keeps in the mangle table of the variant that it uses (KEP-3178).
 _KUBELET_HINTS = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
-
-_WITHOUT_LEAKS = "%s. The rules of nat are active; those about leaks (table %s) are as they were"
-
-# Patterns are text: a start that compiled all of them took 2.8 % longer.
-_FAILED_LINE = r"line:? (\d+)"
 
 
 class IptablesState(t.NamedTuple):
@@ -80,6 +75,7 @@ class Iptables:
         self._chain = managed.chain
         self._jump = syntax.nat_jump(managed.chain)
         self._position = managed.position
+        self._exemption = managed.exemption
         self._nat = OwnedChain(tool, managed, NAT, kernel)
         self._leaks = OwnedChain(tool, managed, MANGLE, mangle)
         #: those that a policy like this has
@@ -105,6 +101,8 @@ class Iptables:
                 **(_leak_fields(wanted) if wanted and leaks.same else leak_fields(leaks.rules, nat.rules))
             )
         after = IptablesState(nat.after, leaks.after)
+        # Without rules to be here they are in another backend.
+        exemption, elsewhere = (wanted.verdict.lower(), "") if wanted else (self._exemption, self.name)
         actions = (*nat.actions, *leaks.actions)
         return Plan(
             actions,
@@ -116,7 +114,7 @@ class Iptables:
             self._view(state, found),
             nat.problems + leaks.problems,
             nat.notes + leaks.notes,
-            other_rules(after.nat.postrouting, self._jump_of(after.nat), state.nat.policy),
+            tuple(remarks(after.nat.postrouting, self._jump_of(after.nat), state.nat.policy, exemption, elsewhere)),
             self._former_rules(state.nat, after.nat, found) if actions else Former(),
         )
 
@@ -225,14 +223,15 @@ class Iptables:
             except CommitRefused as exc:
                 if not text.startswith("*%s\n" % MANGLE):
                     raise
-                raise PartlyRefused(_WITHOUT_LEAKS % (exc, MANGLE), transaction[number:]) from None
+                active = "%s. The rules of nat are active; those about leaks (table mangle) are as they were" % exc
+                raise PartlyRefused(active, transaction[number:]) from None
 
     def _restore(self, text: str) -> None:
         done = self._tool.restore(text)
         if done.rc == 0:
             return
         lines = text.split("\n")
-        failed = [int(number) for number in re.findall(_FAILED_LINE, done.stderr) if 0 < int(number) <= len(lines)]
+        failed = [int(number) for number in re.findall(r"line:? (\d+)", done.stderr) if 0 < int(number) <= len(lines)]
         what = "refused the rules" + (", at '%s'" % lines[failed[0] - 1] if failed else "")
         raise self._tool.error(what, done, CommitRefused)
 

@@ -15,7 +15,6 @@ import typing as t
 
 from .._policy.values import Network
 from .._system.printable import shown
-from .backend import OtherRule
 from .iptables_syntax import NAT, PostroutingRule, conditions
 from .rule_owners import owner
 
@@ -25,6 +24,7 @@ _DROPS = (
     "the policy of %s is DROP: traffic that no rule translates or accepts is dropped there. Set the policy to ACCEPT "
     "unless it is intended"
 )
+_REMARK = "a POSTROUTING rule %s also matches this traffic (%s%s): %s. A verification names the program and the remedy"
 
 
 class Remark(t.NamedTuple):
@@ -34,8 +34,10 @@ class Remark(t.NamedTuple):
     source: t.Optional[Network] = None
 
 
-def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int, policy: str = "ACCEPT") -> t.Tuple[OtherRule, ...]:
-    """Return the rules of one POSTROUTING that decide about traffic which the managed chain decides about as well.
+def remarks(
+    postrouting: t.Sequence[PostroutingRule], jump: int, policy: str, exemption: str, backend: str = ""
+) -> t.Iterator[Remark]:
+    """Return what the rules of one POSTROUTING do to traffic that the managed chain decides about as well.
 
     Rules for marked traffic (kube-proxy, portmap), and those that Docker needs for its own containers and packets of
     the node, are left out: they are needed, or do not match the pods' traffic. Rules for all other marks do match it,
@@ -43,19 +45,24 @@ def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int, policy: str
 
     :param jump: index of the jump to the managed chain; negative if there is none.
     :param policy: of POSTROUTING, as iptables prints it.
+    :param exemption: with ``return``, exempt traffic goes on to the rules after the jump.
+    :param backend: whose POSTROUTING it is, if not that of the jump: exempt traffic meets it, unless enforced.
     """
-    end = OtherRule("-P POSTROUTING " + policy, masquerades=False, before=False, drops=True)
-    return (end,) * (policy == "DROP") + tuple(
-        OtherRule(
-            shown(rule.line),
-            masquerades=rule.target in _NAT_TARGETS,
-            before=jump < 0 or index < jump,
-            partial=not rule.whole and not rule.unprintable,
-            source=_source(rule),
-        )
-        for index, rule in enumerate(postrouting)
-        if rule.target in _NAT_TARGETS + _VERDICTS and not is_for_marked(rule) and not _is_needed(rule)
-    )
+    if policy == "DROP":
+        yield Remark(_DROPS % ("POSTROUTING of " + backend if backend else "POSTROUTING"))
+    for index, rule in enumerate(postrouting):
+        if rule.target not in _NAT_TARGETS + _VERDICTS or is_for_marked(rule) or _is_needed(rule):
+            continue
+        before = jump < 0 or index < jump
+        where = "of " + backend if backend else "%s the jump" % ("before" if before else "after")
+        if rule.target in _NAT_TARGETS and (exemption != "enforce" if backend else before or exemption == "return"):
+            effect = "it can masquerade exempt traffic"
+        elif rule.target in _VERDICTS and before and not backend:
+            effect = "matching traffic bypasses the managed chain"
+        else:
+            continue
+        hidden = "" if rule.whole or rule.unprintable else "; it has conditions that iptables does not print"
+        yield Remark(_REMARK % (where, shown(rule.line), hidden, effect), _source(rule))
 
 
 def _is_needed(rule: PostroutingRule) -> bool:
@@ -90,26 +97,3 @@ def _needs_mark(mark: str, inverted: bool) -> bool:
         return (int(mark.partition("/")[0], 0) == 0) == inverted
     except ValueError:
         return True
-
-
-def remarks(rules: t.Iterable[OtherRule], exemption: str, backend: str = "") -> t.Iterator[Remark]:
-    """Return what rules in the same POSTROUTING as the jump do to managed traffic.
-
-    :param exemption: with ``return``, exempt traffic goes on to the rules after the jump.
-    :param backend: whose POSTROUTING it is, if not that of the jump: exempt traffic meets it, unless enforced.
-    """
-    for rule in rules:
-        where = "of " + backend if backend else "%s the jump" % ("before" if rule.before else "after")
-        meets = exemption != "enforce" if backend else rule.before or exemption == "return"
-        if rule.drops:
-            yield Remark(_DROPS % ("POSTROUTING" + (backend and " " + where)))
-        elif rule.masquerades and meets:
-            yield _remark(where, rule, "it can masquerade exempt traffic")
-        elif rule.before and not (rule.masquerades or backend):
-            yield _remark(where, rule, "matching traffic bypasses the managed chain")
-
-
-def _remark(where: str, rule: OtherRule, effect: str) -> Remark:
-    hidden = "; it has conditions that iptables does not print" if rule.partial else ""
-    text = "a POSTROUTING rule %s also matches this traffic (%s%s): %s. A verification names the program and the remedy"
-    return Remark(text % (where, rule.rule, hidden, effect), rule.source)

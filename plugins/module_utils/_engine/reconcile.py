@@ -33,7 +33,7 @@ from .backend import (
     total,
 )
 from .fixed_addresses import require_addresses, without_missing
-from .other_rules import Remark, remarks
+from .other_rules import Remark
 from .policy_rules import from_config
 from .ruleset import IGNORE, Ruleset
 from .run_lock import lock
@@ -222,7 +222,7 @@ class _Run:
             self._changes.append(change)
             self._errors += ["%s: %s" % (family, problem) for problem in change.plan.problems]
             self._plan_notes += ["%s: %s" % (family, note) for note in change.plan.notes]
-            self._remarks += remarks(change.plan.others, self._config.exemption)
+            self._remarks += change.plan.remarks
             if change.plan.view.ruleset is None:
                 # Rules that are not active replace none.
                 self._failed.add(family)
@@ -243,7 +243,8 @@ class _Run:
 
         :param adopt: whether chains of earlier agents are removed too: without a replacement they stay.
         """
-        managed = Managed(self._config.masq_chain, adopt=adopt, former=former)
+        config = self._config
+        managed = Managed(config.masq_chain, adopt=adopt, former=former, exemption=config.exemption)
         node = self._node.within(backend_choice.PATIENCE) if self._families else self._node
         for kind in backend_choice.BACKENDS:
             for family in FAMILIES:
@@ -273,7 +274,7 @@ class _Run:
             raise NodeError("; ".join(change.plan.problems))
         self._left.extend("%s, %s: %s" % (backend.family, backend.name, note) for note in change.plan.notes)
         if backend.family in self._families:
-            self._remarks += remarks(change.plan.others, self._config.exemption, backend.name)
+            self._remarks += change.plan.remarks
 
     def compare(self, flush: bool, effects: bool) -> None:
         """Find which packets get another treatment, and the open connections that they belong to.
@@ -419,7 +420,7 @@ def _without_rest(plan: Plan, left: Plan, refused: PartlyRefused) -> Plan:
     """Return what was done of a plan, by what is left to do."""
     done = tuple(action for action in plan.actions if action not in left.actions)
     problems = (*left.problems, str(refused))
-    return plan._replace(actions=done, after=left.before, view=left.found, problems=problems, others=left.others)
+    return plan._replace(actions=done, after=left.before, view=left.found, problems=problems, remarks=left.remarks)
 
 
 def _not_kept(backend: Backend, plan: Plan) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.other_rules import remarks as remarks_on
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from support import engine
 from support.nat import Nat
@@ -27,7 +26,7 @@ def remarks(
     nat.policy = policy
     plan = converge(engine.backend(nat), engine.ruleset(asked)).plan
     assert not plan.actions
-    return [one.text for one in remarks_on(plan.others, exemption) if one.source is None]
+    return [one.text for one in plan.remarks if one.source is None]
 
 
 @pytest.mark.parametrize("rule", ["-o eth1 -j MASQUERADE", "-d 10.0.0.0/8 -j SNAT --to-source 192.0.2.1"])
@@ -57,7 +56,7 @@ def test_a_rule_for_one_source_is_reported_with_it(target: str) -> None:
     plan = converge(engine.backend(Nat(chains={
         CHAIN: engine.healthy({}), "POSTROUTING": [rule, JUMP], "KUBE-POSTROUTING": [],
     })), engine.ruleset({})).plan  # fmt: skip
-    (found,) = remarks_on(plan.others, "return")
+    (found,) = plan.remarks
     assert rule in found.text and "before the jump" in found.text
     assert str(found.source) == "10.244.0.0/16"
 
