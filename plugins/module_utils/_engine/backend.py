@@ -50,16 +50,6 @@ class ActionKind(enum.Enum):
     EARLIER_CHAIN_REMOVED = "chain of an earlier agent removed"
 
 
-#: Kinds that put rules or ranges in, so that their absence afterwards means that the kernel lost them.
-ADDING = (
-    ActionKind.RULE_ADDED,
-    ActionKind.RULES_ADDED,
-    ActionKind.RANGE_ADDED,
-    ActionKind.RANGES_ADDED,
-    ActionKind.JUMP_ADDED,
-)
-
-
 class OwnedRule(t.NamedTuple):
     """A rule, and the program that made it, or ``unknown``."""
 
@@ -132,17 +122,14 @@ class Former(t.NamedTuple):
     moved: bool = False
 
 
-class Generation:
+class Generation(t.NamedTuple):
     """The number of transactions that the kernel has counted; None if it is not known. And what it reported then.
 
     Any two are equal: states of a node are compared by what they hold.
     """
 
-    __slots__ = ("number", "reported")
-
-    def __init__(self, number: t.Optional[int] = None, reported: t.Any = None) -> None:
-        self.number = number
-        self.reported = reported
+    number: t.Optional[int] = None
+    reported: t.Any = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Generation)
@@ -152,9 +139,7 @@ class Generation:
 
     def follows(self, earlier: Generation, transactions: int) -> bool:
         """Return whether exactly that many transactions came after an earlier one."""
-        if self.number is None or earlier.number is None:
-            return False
-        return self.number == earlier.number + transactions
+        return earlier.number is not None and self.number == earlier.number + transactions
 
 
 #: The steps of a transaction, in order, each one atomic write. Packets notice nothing of any step but the last. Empty

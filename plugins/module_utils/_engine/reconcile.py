@@ -21,7 +21,6 @@ from .._system.node import Node
 from . import backend_choice
 from .auto_ports import or_any_ports, with_auto_ports
 from .backend import (
-    ADDING,
     Backend,
     BackendType,
     CommitRefused,
@@ -405,14 +404,18 @@ def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False)
         return Change(backend.family, backend.name, first_plan, backend)
     if not written:
         raise NodeError("%s. Nothing was changed" % refusal)
+    left = "; ".join("%s: %s" % (action.action, action.rule) for action in plan.actions[:3])
     if lost and (refusal or lost == DISAGREEMENTS):
-        raise NodeError("%s %s" % (refusal or _not_kept(backend, plan), _roll_back(backend, now, first)))
+        not_kept = (
+            "%s: verification failed: the kernel did not keep the rules that were written, a kernel module may be "
+            "missing: %s." % (backend.name, left)
+        )
+        raise NodeError("%s %s" % (refusal or not_kept, _roll_back(backend, now, first)))
     if refusal is not None:
         raise NodeError("%s. Rules were written before that, and changed by another program; run again" % refusal)
     raise NodeError(
         "%s: verification failed: the rules differed after each of %d writes, most likely because another program "
-        "flushes or rewrites them: %s. Find that program, or run again"
-        % (backend.name, written, "; ".join("%s: %s" % (action.action, action.rule) for action in plan.actions[:3]))
+        "flushes or rewrites them: %s. Find that program, or run again" % (backend.name, written, left)
     )
 
 
@@ -421,18 +424,6 @@ def _without_rest(plan: Plan, left: Plan, refused: PartlyRefused) -> Plan:
     done = tuple(action for action in plan.actions if action not in left.actions)
     problems = (*left.problems, str(refused))
     return plan._replace(actions=done, after=left.before, view=left.found, problems=problems, remarks=left.remarks)
-
-
-def _not_kept(backend: Backend, plan: Plan) -> str:
-    missing = [action.rule for action in plan.actions if action.kind in ADDING]
-    if not missing:
-        return "%s: verification failed: the kernel holds other rules than were written" % backend.name
-    return "%s: verification failed: the kernel did not keep %d rule%s: %s; a kernel module may be missing" % (
-        backend.name,
-        len(missing),
-        "" if len(missing) == 1 else "s",
-        "; ".join(missing[:3]),
-    )
 
 
 def _roll_back(backend: Backend, now: t.Any, first: t.Any) -> str:
