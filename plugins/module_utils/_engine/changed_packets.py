@@ -55,8 +55,11 @@ SKIPPED = ChangedVerdict(SKIP)
 _UNREAD = ChangedVerdict(UNKNOWN)
 _DROPPED = ChangedVerdict(DROPPED)
 
-#: Return what counts of the ways to masquerade the same packets.
-ToldPorts = t.Callable[[t.Tuple[t.Any, ...]], t.Tuple[t.Any, ...]]
+#: Return what counts of the ways to masquerade the same packets. None: nothing does.
+ToldPorts = t.Optional[t.Callable[[t.Tuple[t.Any, ...]], t.Tuple[t.Any, ...]]]
+
+#: In the order in which packets meet them; None: one that cannot be read.
+Rulesets = t.Sequence[t.Optional[Ruleset]]
 
 #: Several where chance decides.
 Verdicts = t.FrozenSet[ChangedVerdict]
@@ -138,16 +141,10 @@ class Comparison:
     """The rules of one family before and after a change. Later rules decide about what earlier ones leave."""
 
     def __init__(
-        self,
-        family: Family,
-        before: t.Sequence[t.Optional[Ruleset]],
-        after: t.Sequence[t.Optional[Ruleset]],
-        unseen: bool = False,
-        ports: t.Optional[ToldPorts] = None,
+        self, family: Family, before: Rulesets, after: Rulesets, unseen: bool = False, ports: ToldPorts = None
     ) -> None:
         """Prepare a comparison.
 
-        :param before: in the order in which packets meet them; None: one that cannot be read.
         :param unseen: whether to compare what is done with packets that nat does not see.
         :param ports: compares how source ports are chosen: of the ways to masquerade some packets, what counts.
         """
@@ -161,11 +158,13 @@ class Comparison:
             key: self._add(_unseen_layers(one, family) if unseen else _layers(one, ports))
             for key, one in rulesets.items()
         }
-        self._sides = [[places.get(id(one)) for one in side] for side in (before, after)]
         #: where first packets for a missing address are dropped, before any rule of nat could translate them
         drops = {key: self._add(_drops(one)) for key, one in rulesets.items() if one.missing and not unseen}
-        self._drops = [[drops[id(one)] for one in side if id(one) in drops] for side in (before, after)]
         self.drops = sum(map(_bits_of, drops.values()))
+        self._sides: t.List[t.List[t.Optional[t.Tuple[int, int]]]] = []
+        for side in (before, after):
+            self._sides.append([drops[id(one)] for one in side if id(one) in drops])
+            self._sides[-1] += [places.get(id(one)) for one in side]
         self.sources = Classes([layer.match.source for layer in self._layers], family.highest)
         self.destinations = Classes([layer.match.destination for layer in self._layers], family.highest)
         self.services = Classes([layer.match.service for layer in self._layers], MAX_SERVICE)
@@ -220,17 +219,11 @@ class Comparison:
     def pair(self, bits: int) -> Pair:
         """Return what is done with packets that these decisions match."""
         if bits not in self._pairs:
-            sides = zip(self._drops, self._sides)
-            self._pairs[bits] = Pair(*(self._verdicts(*side, bits) for side in sides)).where_ports_differ
+            self._pairs[bits] = Pair(*(self._verdicts(side, bits) for side in self._sides)).where_ports_differ
         return self._pairs[bits]
 
-    def _verdicts(
-        self, drops: t.Sequence[t.Tuple[int, int]], side: t.Sequence[t.Optional[t.Tuple[int, int]]], bits: int
-    ) -> Verdicts:
+    def _verdicts(self, side: t.Sequence[t.Optional[t.Tuple[int, int]]], bits: int) -> Verdicts:
         """Return what several rulesets do together: the first that does not leave a packet alone decides."""
-        dropped = [one for place in drops for one in self._decided(place, bits) if one.action == DROPPED]
-        if dropped:
-            return frozenset(dropped)
         found: t.Set[ChangedVerdict] = set()
         left = SKIPPED
         for place in side:
@@ -268,7 +261,8 @@ class Comparison:
         :param of_services: whether rules count that match packets which kube-proxy or portmap marked.
         """
         counted = {
-            bits: [one for one in marks if of_services or not is_of_service(one)] for bits, marks in self._marks.items()
+            bits: [one for one in marks if of_services or not one.value or one.mask & ~SERVICE_MARKS]
+            for bits, marks in self._marks.items()
         }
         # A ruleset without decisions leaves everything.
         counted = {bits: marks for bits, marks in counted.items() if bits and marks}
@@ -343,11 +337,6 @@ def example(pattern: str) -> str:
     return pattern[:-1] + _NO_NAME if pattern.endswith("+") else pattern
 
 
-def is_of_service(mark: Mark) -> bool:
-    """Return whether only packets have a mark that kube-proxy or portmap marked."""
-    return bool(mark.value) and not mark.mask & ~SERVICE_MARKS
-
-
 def _marks(ruleset: Ruleset) -> t.List[Mark]:
     """Return the marks with which a ruleset leaves packets alone. One with bits outside of its mask is on no packet."""
     found = (guard.mark for guard in ruleset.guards if guard.mark is not None)
@@ -359,7 +348,7 @@ def _bits_of(place: t.Tuple[int, int]) -> int:
     return ((1 << (last - first)) - 1) << first
 
 
-def _layers(ruleset: Ruleset, ports: t.Optional[ToldPorts]) -> t.Iterator[_Layer]:
+def _layers(ruleset: Ruleset, ports: ToldPorts) -> t.Iterator[_Layer]:
     for place, decision in enumerate(ruleset.expanded):
         match = decision.match.spans
         if decision.action != MASQUERADE:

@@ -16,11 +16,11 @@ from .._system.families import ICMP, ICMPV6, IPV4, IPV6, PROTOCOL_NAMES, Family
 from .._system.intervals import Spans
 from .._system.services import MAX_PORT, MAX_SERVICE, pack, unpack
 from . import changed_packets, effect_words, range_words
-from .changed_packets import DROPPED, UNKNOWN, Cell, ChangedVerdict, Comparison, Pair, Product, Verdicts
+from .changed_packets import DROPPED, UNKNOWN, Cell, ChangedVerdict, Comparison, Pair, Product, Rulesets, Verdicts
 from .effect_words import WITHOUT_CONNECTION
 from .mark_sets import MarkSet
 from .masquerade_ports import Chosen
-from .ruleset import DROP, Ruleset
+from .ruleset import DROP
 
 #: What an effect says of packets before and after a change, beside fixed addresses.
 POD, NODE, NOT_MANAGED = "pod", "node", "not managed"
@@ -96,9 +96,7 @@ class Effects:
         return self._of.get((pair, cell))
 
 
-def unseen(
-    family: Family, before: t.Sequence[t.Optional[Ruleset]], after: t.Sequence[t.Optional[Ruleset]]
-) -> t.List[Effect]:
+def unseen(family: Family, before: Rulesets, after: Rulesets) -> t.List[Effect]:
     """Return the effects on packets that nat does not see."""
     first, last = ([one for one in side if one is not None] for side in (before, after))
     if not any(one.leaks == DROP for one in (*first, *last)):
