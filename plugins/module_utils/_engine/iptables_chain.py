@@ -40,17 +40,16 @@ from .ruleset import AnyRule, Guard
 #: What iptables-nft says of a chain that holds what only nft can express. It may crash too (1.8.9, 1.8.11).
 _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule failed")
 
-#: How often our chain and POSTROUTING are read until both were read in the same generation of the kernel's rules, and
-#: until, where others write all the time, they can at least belong together.
-_SAME_GENERATION = 4
+#: How often our chain and POSTROUTING are read until both were read in the same generation of the kernel's rules, or,
+#: where it does not count, can at least belong together.
 _READS = 20
 
 # Patterns are text: a start that compiled all of them took 2.8 % longer.
-#: What can be a rule that leaves traffic to later rules: what that counts is neither exempt nor masqueraded.
-_GUARDED = r"-A \S+ (?:-s|-o|-m mark|.*-m conntrack) "
 _COUNTERS = r" -c [0-9]+ [0-9]+(?= -j \w+)"
 _MASQUERADES = r" -c [0-9]+ [0-9]+ -j (?:MASQUERADE|SNAT)\b"
-_POLICY = r"-P POSTROUTING (\w+)"
+
+
+_STUCK = "iptables-restore cannot delete a jump of POSTROUTING to %s: %s. Delete it: %s"
 
 
 class ListedChain(t.NamedTuple):
@@ -81,16 +80,9 @@ class ChainState(t.NamedTuple):
         """Return the rules of POSTROUTING that lead to a chain."""
         return [rule for rule in self.postrouting if rule.target == chain]
 
-    def is_plain(self, chain: str) -> bool:
-        """Return whether what iptables printed and what the kernel holds agree in all that is ours.
 
-        If not, another program may have written in between.
-        """
-        return (
-            self.chains.get(chain, EMPTY).whole
-            and all(rule.whole for rule in self.jumps(chain))
-            and not any(rule.unprintable for rule in self.postrouting)
-        )
+#: None is one that is not of our shape.
+ReadRules = t.Sequence[t.Optional[AnyRule]]
 
 
 class WantedChain(t.NamedTuple):
@@ -98,8 +90,8 @@ class WantedChain(t.NamedTuple):
 
     rules: t.Sequence[AnyRule]
     jump: Jump
-    #: whether rules that are there (None: one is not of our shape) do the same to packets
-    means: t.Callable[[t.Sequence[t.Optional[AnyRule]]], bool]
+    #: whether rules that are there do the same to packets
+    means: t.Callable[[ReadRules], bool]
     #: value of the option jump_position
     position: str = "keep"
 
@@ -110,8 +102,8 @@ class ChainPlan(t.NamedTuple):
     actions: t.Sequence[Action]
     lines: t.Sequence[str]
     after: ChainState
-    #: the rules before it; None: one is not of our shape
-    rules: t.Sequence[t.Optional[AnyRule]] = ()
+    #: the rules before it
+    rules: ReadRules = ()
     #: whether these mean what is wanted
     same: bool = False
     #: as in ``backend.Plan``
@@ -153,21 +145,18 @@ class OwnedChain:
         if not self._tool.has_table(self._table):
             return ChainState()
         last = None
-        for attempt in range(1, _READS + 1):
+        for _attempt in range(_READS):
             generation = self._generation()
             try:
-                state = self._observe()
+                last = self._observe()
             except _TornRead:
                 continue
             if generation is not None and generation == self._generation():
-                return state._replace(generation=Generation(generation))
-            if self._chain not in state.chains and state.jumps(self._chain):
-                # No rule leads to a chain that is not there.
-                continue
-            # Other programs may write so often that no two reads meet the same generation.
-            if state.is_plain(self._chain) and (self._kernel is None or attempt >= _SAME_GENERATION):
-                return state
-            last = state
+                return last._replace(generation=Generation(generation))
+            # No rule leads to a chain that is not there.
+            if generation is None and (self._chain in last.chains or not last.jumps(self._chain)):
+                return last
+        # Other programs may write so often that no two reads meet the same generation.
         if last is None:
             raise NodeError(
                 "%s: other programs kept changing the %s table while it was read (%d attempts); run again"
@@ -213,7 +202,7 @@ class OwnedChain:
             look = _Look(printed, held)
             if held is not None and len(held) != len(printed):
                 look = self._reconciled(chain, printed, held)
-            policy = re.match(_POLICY, done.stdout)
+            policy = re.match(r"-P POSTROUTING (\w+)", done.stdout)
             return look._replace(policy=policy.group(1)) if policy else look
         if held is not None and (done.crashed or any(said in done.stderr for said in _CANNOT_PRINT)):
             return _Look(None, held)
@@ -256,17 +245,13 @@ class OwnedChain:
         there = None if held is None else held[number - 1]
         whole = there is None or (there.complete and syntax.conditions(rule.words) == syntax.conditions(there.words))
         # iptables-restore reads line by line.
-        return rule._replace(whole=whole, deletion=self._deletion(number, there) if "\n" in rule.line else "")
+        by_hand = "%s -w -t %s -D POSTROUTING %d" % (self._tool.path, self._table, number)
+        return rule._replace(whole=whole, deletion=by_hand if "\n" in rule.line else "")
 
     def _unprintable(self, rule: KernelRule) -> PostroutingRule:
         line = "-A POSTROUTING ... (handle %d; shown by: %s)" % (rule.handle, self._shown_by())
-        return PostroutingRule(line, rule.words, "", rule.complete, self._deletion(0, rule), True)
-
-    def _deletion(self, number: int, rule: t.Optional[KernelRule]) -> str:
-        """Return the command that deletes one rule of POSTROUTING."""
-        if rule is not None:
-            return self._nft("delete rule", " POSTROUTING handle %d" % rule.handle)
-        return "%s -w -t %s -D POSTROUTING %d" % (self._tool.path, self._table, number)
+        by_hand = self._nft("delete rule", " POSTROUTING handle %d" % rule.handle)
+        return PostroutingRule(line, rule.words, "", rule.complete, by_hand, True)
 
     def _shown_by(self) -> str:
         return self._nft("-a list chain", " POSTROUTING")
@@ -316,10 +301,7 @@ class OwnedChain:
         jumps = [rule for rule in state.postrouting if rule.target in state.chains or self._is_earlier(rule)]
         stuck = next((rule for rule in jumps if rule.deletion), None)
         if stuck is not None:
-            raise NodeError(
-                "cannot remove the chain %s, because iptables-restore cannot delete a jump to it: %s. Delete it: %s; "
-                "then run again" % (stuck.target, shown(stuck.line), stuck.deletion)
-            )
+            raise NodeError(_STUCK % (stuck.target, shown(stuck.line), stuck.deletion))
         kinds = {self._chain: ActionKind.JUMP_REMOVED}
         return JumpPlan(
             tuple(Action(kinds.get(rule.target, ActionKind.EARLIER_JUMP_REMOVED), shown(rule.line)) for rule in jumps),
@@ -338,10 +320,7 @@ class OwnedChain:
         for rule in state.postrouting:
             unwanted = rule.target == self._chain and not rule.is_jump(jump)
             if rule.deletion and (unwanted or self._is_earlier(rule)):
-                yield (
-                    "POSTROUTING holds an unwanted jump to %s that iptables-restore cannot delete: %s. Delete it: "
-                    "%s" % (rule.target, shown(rule.line), rule.deletion)
-                )
+                yield _STUCK % (rule.target, shown(rule.line), rule.deletion)
 
     def _notes(self, state: ChainState) -> t.Tuple[str, ...]:
         if not any(rule.unprintable for rule in state.postrouting):
@@ -359,10 +338,7 @@ class OwnedChain:
         return [syntax.parse_rule(line, self._tool.family) for line in chain.rules] if chain.whole else [None]
 
     def _chain_actions(
-        self,
-        chain: t.Optional[ListedChain],
-        rules: t.Sequence[t.Optional[AnyRule]],
-        wanted: t.Mapping[AnyRule, str],
+        self, chain: t.Optional[ListedChain], rules: ReadRules, wanted: t.Mapping[AnyRule, str]
     ) -> t.List[Action]:
         """Return the actions that give the chain its rules, by what these mean; one without a meaning by its text."""
         name = "-N " + self._chain
@@ -449,15 +425,15 @@ class OwnedChain:
     def _counts(self, line: str) -> str:
         if comments.LEAK in line:
             return LEAKED
-        if self._table != NAT or self._is_skipped(line):
+        if self._table != NAT:
             return OTHER
-        return MASQUERADED if re.search(_MASQUERADES, line) else EXEMPT
-
-    def _is_skipped(self, line: str) -> bool:
-        """Return whether a rule leaves traffic to later rules, so that it is neither exempt nor masqueraded by ours."""
-        possible = comments.SKIPPED in line or re.match(_GUARDED, line)
-        rule = syntax.parse_rule(re.sub(_COUNTERS, "", line), self._tool.family) if possible else None
-        return isinstance(rule, Guard) or (rule is not None and rule.kind == SKIP)
+        if re.search(_MASQUERADES, line):
+            return MASQUERADED
+        if comments.EXEMPT in line:
+            return EXEMPT
+        rule = syntax.parse_rule(re.sub(_COUNTERS, "", line), self._tool.family)
+        # What is left to later rules is neither exempt nor masqueraded by ours.
+        return OTHER if isinstance(rule, Guard) or (rule is not None and rule.kind == SKIP) else EXEMPT
 
     def fingerprint(self) -> t.List[t.List[str]]:
         """See ``backend.Backend.fingerprint``."""
