@@ -124,13 +124,13 @@ def test_too_few_ports_are_refused_before_anything_is_touched(ns: Namespace, var
     set_ports(ns, "30000 33791", "32800")
     message = refused(ns, backend=variant.backend, to_ports="auto")
     assert message == (
-        "to_ports: auto: 32801-33791 is the largest range left, and 1024 ports are needed: "
+        "to_ports: auto: the largest free range has 991 ports, and 1024 are needed: "
         "net.ipv4.ip_local_port_range is 30000-33791, net.ipv4.ip_local_reserved_ports is 32800, "
         "node_port_range is 30000-32767: widen "
         "net.ipv4.ip_local_port_range, or set port ranges in to_ports"
     )
     set_ports(ns, "30000 32767", "")
-    assert "auto: no local port is left, and 1024 ports" in refused(ns, backend=variant.backend, to_ports="auto")
+    assert "auto: the largest free range has 0 ports" in refused(ns, backend=variant.backend, to_ports="auto")
     assert pristine(snapshot(ns))
     set_ports(ns, "30000 33791", "")
     assert apply(ns, backend=variant.backend, to_ports="auto")["changed"], "1024 ports are enough"
@@ -172,7 +172,7 @@ def test_with_too_few_ports_the_rules_stay_and_the_kernel_chooses(
     for _again in range(2):
         assert node.resync() == ["resync"] and node.resynced.returncode == FAILED
         assert variant.jumps(ns, "ipv4") and rule_ports(ns, variant) == set(), "the rules are not healed"
-    assert "toPorts: auto: 33000-33500 is the largest range left" in node.status()["errors"][0]
+    assert "toPorts: auto: the largest free range has 501 ports" in node.status()["errors"][0]
     assert not node.status()["in_sync"]
     set_ports(ns)
     assert node.resync() == ["resync"] and node.resynced.returncode == IN_SYNC
@@ -186,7 +186,7 @@ def test_a_new_policy_is_refused_where_too_few_ports_are_left(ns: Namespace, tmp
     config = {"toPorts": ["auto"], "nodePortRange": "20000-22767"}
     before = node.files()
     done = node.module("ip_masq_agent", {"config": config})
-    assert done["failed"] and "auto: 33000-33500 is the largest range left" in done["msg"]
+    assert done["failed"] and "auto: the largest free range has 501 ports" in done["msg"]
     assert "nodePortRange is 20000-22767" in done["msg"] and node.files() == before
     node.configure(**config)
     failed = node.sync()

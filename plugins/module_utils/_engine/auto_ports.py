@@ -47,22 +47,14 @@ def with_auto_ports(config: Config, label: t.Callable[[str], str] = str) -> Conf
     except NodeError as exc:
         raise NodeError("%s: auto: %s" % (option, exc)) from None
     ports = largest_range(local, config.node_port_range)
-    if ports is None or ports.size < LEAST:
+    size = 0 if ports is None else ports.size
+    if ports is None or size < LEAST:
+        reserved = ",".join(str(PortRange(*span)) for span in local.reserved) or "empty"
         raise ConfigError(
-            "%s: auto: %s, and %d ports are needed: net.ipv4.ip_local_port_range is %d-%d, "
+            "%s: auto: the largest free range has %d ports, and %d are needed: net.ipv4.ip_local_port_range is %d-%d, "
             "net.ipv4.ip_local_reserved_ports is %s, %s is %s: widen net.ipv4.ip_local_port_range, or set port ranges "
             "in %s"
-            % (
-                option,
-                "no local port is left" if ports is None else "%s is the largest range left" % (ports,),
-                LEAST,
-                local.first,
-                local.last,
-                ",".join(str(PortRange(*span)) for span in local.reserved) or "empty",
-                label("node_port_range"),
-                config.node_port_range,
-                option,
-            )
+            % (option, size, LEAST, *local[:2], reserved, label("node_port_range"), config.node_port_range, option)
         )
     return config._replace(to_ports=(ports,))
 
