@@ -34,14 +34,14 @@ def require_addresses(config: Config) -> None:
 
     :raises ConfigError: with the entry, the addresses of the node, and how to add one.
     """
-    known = _known(config)
+    missing = _missing(config)
     for option, position, entry in address_ranges(config):
-        gone = _missing(entry, known)
-        if gone:
-            listed = first_of(known, _SHOWN) or "none"
+        gone = _first(entry, missing)
+        if gone is not None:
+            listed = first_of(node_addresses(), _SHOWN) or "none"
             raise ConfigError(
                 "%s: entry %d: %s is not an address of this node, which has %s: add it (ip address add %s/%d dev "
-                "INTERFACE), or correct the entry" % (option, position, gone[0], listed, gone[0], gone[0].max_prefixlen)
+                "INTERFACE), or correct the entry" % (option, position, gone, listed, gone, gone.max_prefixlen)
             )
 
 
@@ -51,42 +51,38 @@ def without_missing(config: Config) -> t.Tuple[Config, t.Tuple[Address, ...]]:
     With ``snat_missing: masquerade``, entries of ``snat`` whose address is missing are left out, and those of ``rules``
     masquerade. With ``snat_missing: drop`` they are marked.
     """
-    known = _known(config)
-    missing: t.Dict[Address, None] = {}
-    notes = []
-    for option, position, entry in address_ranges(config):
-        gone = _missing(entry, known)
-        missing.update(dict.fromkeys(gone))
-        if gone:
-            what = _CONSEQUENCES[config.snat_missing]
-            notes.append("%s: entry %d: %s is not an address of this node: %s" % (option, position, gone[0], what))
-    if not missing:
-        return config, ()
-    config = config._replace(notes=config.notes + tuple(notes))
-    if config.snat_missing == "keep":
-        return config, tuple(missing)
+    missing = _missing(config)
+    notes = tuple(
+        "%s: entry %d: %s is not an address of this node: %s"
+        % (option, position, _first(entry, missing), _CONSEQUENCES[config.snat_missing])
+        for option, position, entry in address_ranges(config)
+        if _first(entry, missing)
+    )
+    config = config._replace(notes=config.notes + notes)
+    if not missing or config.snat_missing == "keep":
+        return config, missing
     if config.snat_missing == "drop":
-        marked = tuple(entry._replace(dropped=bool(_missing(entry.address, known))) for entry in config.snat)
-        entries = tuple(rule._replace(dropped=bool(_missing(rule.address, known))) for rule in config.rules)
-        return config._replace(snat=marked, rules=entries), tuple(missing)
+        marked = tuple(entry._replace(dropped=bool(_first(entry.address, missing))) for entry in config.snat)
+        entries = tuple(rule._replace(dropped=bool(_first(rule.address, missing))) for rule in config.rules)
+        return config._replace(snat=marked, rules=entries), missing
     rules = tuple(
-        rule._replace(action=MASQUERADE, address=None) if _missing(rule.address, known) else rule
+        rule._replace(action=MASQUERADE, address=None) if _first(rule.address, missing) else rule
         for rule in config.rules
     )
-    snat = tuple(entry for entry in config.snat if not _missing(entry.address, known))
-    return config._replace(snat=snat, rules=rules), tuple(missing)
+    snat = tuple(entry for entry in config.snat if not _first(entry.address, missing))
+    return config._replace(snat=snat, rules=rules), missing
 
 
-def _known(config: Config) -> t.List[Address]:
-    """Return the addresses of the node; those of the policy if the kernel does not answer: nothing is claimed."""
+def _missing(config: Config) -> t.Tuple[Address, ...]:
+    """Return the addresses of a policy that the node lacks; none if the kernel does not answer: nothing is claimed."""
     wanted = addresses(config)
-    if not wanted:
-        return []
     try:
-        return node_addresses()
+        known = node_addresses() if wanted else []
     except NodeError:
-        return list(wanted)
+        return ()
+    return tuple(one for one in wanted if one not in known)
 
 
-def _missing(entry: t.Optional[AddressRange], known: t.Sequence[Address]) -> t.List[Address]:
-    return [address for address in entry.addresses() if address not in known] if entry else []
+def _first(entry: t.Optional[AddressRange], missing: t.Sequence[Address]) -> t.Optional[Address]:
+    """Return the first address of an entry that the node lacks."""
+    return next((address for address in entry.addresses() if address in missing), None) if entry else None
