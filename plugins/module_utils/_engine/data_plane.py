@@ -82,10 +82,13 @@ def find(node: Node, config: Config, listed: ListedChains) -> t.Dict[str, t.Any]
     """Return what ``status --json`` has as ``data_plane``. What cannot be read is left out."""
     found = _Rules(listed)
     modes = [mode for mode in _MODES if mode in found.modes]
+    left = [*found.leftovers, *_of_ipvs(modes)]
+    if len(modes) > 1:
+        left.insert(0, LeftBehind("kube-proxy is half moved: rules of %s at once" % " and ".join(modes), _RESTART))
     return {
         "kube_proxy": modes,
         "network_plugins": sorted(found.plugins),
-        "leftovers": [one._asdict() for one in (*_half_moved(modes), *found.leftovers, *_of_ipvs(modes))],
+        "leftovers": [one._asdict() for one in left],
         "steps": [one._asdict() for one in _steps(node, config, modes)],
     }
 
@@ -138,11 +141,6 @@ class _Rules:
 
 def _has_link(name: str) -> bool:
     return os.path.isdir("/proc/sys/net/ipv4/conf/" + name)  # PyPy has no socket.if_nametoindex
-
-
-def _half_moved(modes: t.Sequence[str]) -> t.Iterator[LeftBehind]:
-    if len(modes) > 1:
-        yield LeftBehind("kube-proxy is half moved: rules of %s at once" % " and ".join(modes), _RESTART)
 
 
 def _of_ipvs(modes: t.Sequence[str]) -> t.Iterator[LeftBehind]:

@@ -143,10 +143,13 @@ def _ranges(found: _Text, family: Family, limit: int, order: t.Optional[t.Callab
 
 def _fewest(some: Spans, bits: int) -> _Text:
     """Return addresses in as few networks as that takes, or one network and what is excepted from it."""
-    around = _around(some, bits)
+    # The smallest network around all of it.
+    first, last = some[0][0], some[-1][1]
+    free = (first ^ last).bit_length()
+    first = first >> free << free
     inside = list(_blocks(some, bits))
-    outside = list(_blocks(intervals.difference((_bounds(around, bits),), some), bits))
-    return _Text([around], outside) if len(outside) + 1 < len(inside) else _Text(inside, [])
+    outside = list(_blocks(intervals.difference(((first, first + (1 << free) - 1),), some), bits))
+    return _Text([(bits - free, first)], outside) if len(outside) + 1 < len(inside) else _Text(inside, [])
 
 
 def _blocks(some: Spans, bits: int) -> t.Iterator[_Block]:
@@ -159,17 +162,6 @@ def _blocks(some: Spans, bits: int) -> t.Iterator[_Block]:
             size = min(aligned, (last - first + 1).bit_length() - 1)
             yield bits - size, first
             first += 1 << size
-
-
-def _around(some: Spans, bits: int) -> _Block:
-    """Return the smallest network that contains all of it."""
-    length = bits - (some[0][0] ^ some[-1][1]).bit_length()
-    return length, some[0][0] >> (bits - length) << (bits - length)
-
-
-def _bounds(block: _Block, bits: int) -> t.Tuple[int, int]:
-    length, first = block
-    return first, first + (1 << (bits - length)) - 1
 
 
 def _text(block: _Block, family: Family) -> str:

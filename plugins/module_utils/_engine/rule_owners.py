@@ -109,13 +109,9 @@ OWNERS = (
     ),
     Owner(
         "kindnet",
-        "start kindnetd with the range in --no-masquerade-cidr (older: environment variable NO_MASQUERADE_CIDR)",
-        (r"kindnet-ipmasq .*",),
-    ),
-    Owner(
-        "kindnet",
-        "start kindnetd with the range in the environment variable POD_SUBNET, or replace it by another CNI",
-        (r"nat KIND-MASQ-AGENT",),
+        "start kindnetd with the range in --no-masquerade-cidr (older: environment variable NO_MASQUERADE_CIDR, before "
+        "that POD_SUBNET), or replace it by another CNI",
+        (r"kindnet-ipmasq .*", r"nat KIND-MASQ-AGENT"),
     ),
     Owner(
         "kube-router",
