@@ -182,11 +182,8 @@ class _Entries:
         addresses = ""
         for name, end, networks in (("sources", "saddr", match.sources), ("destinations", "daddr", match.destinations)):
             if networks and networks[0].prefixlen:
-                addresses += "%s %s @%s " % (
-                    self._nft,
-                    end,
-                    self._set(kind, number, name, intervals.of_networks(networks)),
-                )
+                asked = self._set(kind, number, name, intervals.of_networks(networks))
+                addresses += "%s %s @%s " % (self._nft, end, asked)
         services: t.Dict[str, t.List[t.Any]] = {}
         for service in match.services:
             services.setdefault(service.protocol, []).append(service.ports)
@@ -195,8 +192,8 @@ class _Entries:
             if None in ports:
                 matched.append("meta l4proto %s " % protocol)
             else:
-                name = self._set(kind, number, protocol + "_ports", intervals.of(ports))
-                matched.append("%s dport @%s " % (protocol, name))
+                asked = self._set(kind, number, protocol + "_ports", intervals.of(ports))
+                matched.append("%s dport @%s " % (protocol, asked))
         interfaces = ["oifname %s " % _interface(name) for name in match.interfaces]
         return ["".join(one) for one in itertools.product(interfaces or [""], [addresses], matched or [""])]
 
@@ -332,9 +329,8 @@ def _read(table: ListedTable) -> Ruleset:
         if line.verdict in ("masquerade", "snat"):
             places.append(Decision(MASQUERADE, match, line.address, tuple(one.way for one in group)))
         elif _is_exempt(line, verdict, kept):
-            places.append(
-                Decision(EXEMPT, match._replace(destinations=match.destinations or (EVERYTHING[table.family],)))
-            )
+            destinations = match.destinations or (EVERYTHING[table.family],)
+            places.append(Decision(EXEMPT, match._replace(destinations=destinations)))
         else:
             places.append(Decision(SKIP, match))
     guards = guards_of(verdict, table.family, (*decisions, *leading))

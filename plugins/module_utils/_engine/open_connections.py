@@ -152,13 +152,10 @@ class _Judge:
         #: the bits of rules that leave a packet alone because of its mark, each possibility: the kernel keeps the mark
         #: of a connection, not those of its packets, and nothing makes the two equal
         self._left = tuple(comparison.by_marks(of_services=False))
+        #: whether a rule asks for marks that connections may have or not
+        self.asks_for_marks = len(self._left) > 1
         self._loopback = (intervals.of_network(LOOPBACK[comparison.family]),)
         self._known: t.Dict[t.Tuple[int, int, int, int, int, bool], t.Optional[bool]] = {}
-
-    @property
-    def asks_for_marks(self) -> bool:
-        """Whether a rule asks for marks that connections may have or not."""
-        return len(self._left) > 1
 
     def goes(self, flow: Flow) -> t.Optional[bool]:
         """Return whether the connection is removed; None if that cannot be known."""
