@@ -6,28 +6,25 @@
 from __future__ import annotations
 
 import re
+import time
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, metrics_text
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Verification
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.repeated_repairs import Repeated
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Memory, Verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counted
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Statistics
 
 #: A resync that measured everything.
 SAMPLE = Sample(
     in_sync=True,
     last_success=1.0,
-    drift_repaired=0,
-    config_errors=0,
-    config_broken=False,
-    exempt_cidrs={"ipv4": 1},
-    counters={"ipv4": Counters()},
-    repairs_undone={"unknown": 1},
-    info={"version": "1", "backend": "nftables", "policy_hash": "0"},
+    memory=Memory(repairs=(Repeated("ipv4", "nftables", "", 0, time.time(), time.time(), 2, 0.0, "unknown"),)),
+    config=build({"flush_conntrack": "changed"}),
+    listings=[("ipv4", "drop", Counted((), "", ()))],
     verification=Verification(1.0, True, 1, 0, ""),
     missing_addresses=1,
     connections=Statistics(0, 0, 0, 0),
-    flushed=0,
-    leaks="drop",
     port_share=0.5,
 )
 #: All of them, as a file.

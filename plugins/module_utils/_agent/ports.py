@@ -17,7 +17,6 @@ from .._engine.reconcile import reconcile
 from .._engine.ruleset import Ruleset
 from .._errors import NodeError
 from .._system import conntrack, files, pod_names
-from .._system.conntrack import Statistics
 from .._system.endpoints import Endpoint
 from .._system.node import Node
 from .paths import Paths
@@ -51,7 +50,7 @@ def build_report(node: Node, policy: ComparedPolicy) -> Data:
         "destinations_left_out": found.destinations - len(found.fullest),
         "connections_not_counted": found.not_counted,
         "errors": list(result.errors),
-        "conntrack": statistics_data(counted) if counted else None,
+        "conntrack": counted._asdict() if counted else None,
     }
 
 
@@ -61,12 +60,6 @@ def as_data(use: Use) -> Data:
     data["ranges"] = [dict(one._asdict(), ports=str(one.ports)) for one in use.ranges]
     data["sources"] = [{key: value for key, value in one._asdict().items() if value is not None} for one in use.sources]
     return data
-
-
-def statistics_data(counted: Statistics) -> Data:
-    """Return how full the table of connections is, as in ``ports --json``."""
-    data = counted._asdict()
-    return {"entries": data.pop("tracked"), **data}
 
 
 def table(report: Data) -> t.List[str]:

@@ -26,12 +26,15 @@ from .paths import METRICS_NAME, Paths
 FULL_CHECK_EVERY = 3600
 
 
+#: Family, action on leaks, and a listing of rules that have counters.
+Listings = t.Sequence[t.Tuple[str, str, Counted]]
+
+
 class Metrics(t.NamedTuple):
     """The metrics of a sync, and what is read for those of a resync without work; see ``live_metrics``."""
 
     text: str
-    #: family, action on leaks, and a listing of rules that have counters
-    listings: t.Tuple[t.Tuple[str, str, Counted], ...]
+    listings: Listings
 
 
 class RecordingRunner:

@@ -128,7 +128,7 @@ def _connection_data(result: Result) -> t.Dict[str, t.Any]:
     rulesets = port_usage.active_rules(result)
     fullest: t.Optional[t.Dict[str, t.Any]] = None
     problem = None
-    if counted is None or port_usage.can_be_scarce(rulesets, counted.tracked):
+    if counted is None or port_usage.can_be_scarce(rulesets, counted.entries):
         try:
             found = port_usage.read(rulesets, 1, {}, _PORTS_SECONDS)
             fullest = ports.as_data(found.fullest[0]) if found.fullest else None
@@ -137,7 +137,7 @@ def _connection_data(result: Result) -> t.Dict[str, t.Any]:
         except NodeError as exc:
             problem = str(exc)
     return {
-        "conntrack": ports.statistics_data(counted) if counted else None,
+        "conntrack": counted._asdict() if counted else None,
         "source_ports": {"fullest": fullest, "problem": problem},
     }
 

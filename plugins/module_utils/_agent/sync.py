@@ -14,9 +14,7 @@ import os
 import time
 import typing as t
 
-from .._engine.backend import Counted, total
 from .._engine.backend_choice import installed_programs
-from .._engine.policy_rules import from_config
 from .._engine.reconcile import Result, reconcile
 from .._engine.ruleset import IGNORE
 from .._errors import NodeError
@@ -31,7 +29,6 @@ from .._system.limited import limited
 from .._system.local_ports import RANGE, RESERVED, LocalPorts, read_local_ports
 from .._system.node import Node
 from .._system.xtables_lock import without_holder
-from .._version import VERSION
 from . import held_locks, live_metrics, repeated_repairs, snapshot
 from .effective_policy import EffectivePolicy, are_unchanged, find_policy_within
 from .paths import METRICS_NAME, Paths
@@ -40,7 +37,6 @@ from .state_files import (
     PATIENCE,
     Event,
     Memory,
-    is_outdated,
     read_memory,
     read_verification,
     with_last,
@@ -52,9 +48,6 @@ _SNAPSHOT_PATIENCE = 15.0
 
 #: Prints what to_ports: auto depends on.
 _LOCAL_PORTS = ("cat", RANGE, RESERVED)
-
-#: By family.
-_Counted = t.Mapping[str, t.Sequence[Counted]]
 
 
 class SyncResult(t.NamedTuple):
@@ -299,11 +292,11 @@ class _Resync:
             share = self._port_share()
         with self._step("metrics not written: "):
             counted = result.counted() if result is not None else {}
-            text = self._metrics_text(after, last_success, share, counted)
-            live_metrics.write(self._paths.metrics_dir, METRICS_NAME, text)
             action = config.leaks if config else IGNORE
             listings = [(family, action, one) for family, found in counted.items() for one in found]
-            return snapshot.Metrics(text, tuple(listings))
+            text = self._metrics_text(after, last_success, share, listings)
+            live_metrics.write(self._paths.metrics_dir, METRICS_NAME, text)
+            return snapshot.Metrics(text, listings)
         return None
 
     def _port_share(self) -> t.Optional[float]:
@@ -317,38 +310,23 @@ class _Resync:
         return highest_share(self._paths, config.port_metrics, active_rules(result, written=True))
 
     def _metrics_text(
-        self, after: Memory, last_success: t.Optional[float], share: t.Optional[float], counted: _Counted
+        self, after: Memory, last_success: t.Optional[float], share: t.Optional[float], listings: snapshot.Listings
     ) -> str:
         # Imported here: to load them takes 2 of 70 ms, and not every agent writes metrics.
         from .._system import conntrack
         from . import metrics
 
-        config, result = self._policy.config, self._result
-        undone: t.Dict[str, int] = {}
-        for repair in repeated_repairs.undone(after.repairs, time.time()):
-            undone[repair.program] = undone.get(repair.program, 0) + repair.times - 1
-        info = {"version": VERSION}
-        if result is not None:
-            info["backend"] = result.backend
-        if config is not None:
-            info["policy_hash"] = config.digest
-        last = read_verification(self._paths)
+        result = self._result
         sample = metrics.Sample(
             in_sync=result is not None and not result.errors,
             last_success=last_success,
-            drift_repaired=after.drift_repaired,
-            config_errors=after.config_errors,
+            memory=after,
+            config=self._policy.config,
             config_broken=self._policy.problem is not None,
-            exempt_cidrs={one: len(from_config(config, one).exempt) for one in config.families} if config else {},
-            counters={family: total(listings) for family, listings in counted.items()},
-            repairs_undone=undone,
-            flushed=after.flushed if config and config.flush_conntrack != "none" else None,
-            info=info,
-            verification=last,
-            outdated=last is not None and is_outdated(last, after),
+            listings=listings,
+            verification=read_verification(self._paths),
             connections=conntrack.statistics(),
             missing_addresses=len(result.missing) if result is not None else 0,
-            leaks=config.leaks if config and config.leaks != IGNORE else "",
             port_share=share,
         )
         return metrics.metrics_text(sample)

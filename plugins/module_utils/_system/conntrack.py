@@ -75,7 +75,7 @@ class Connection(t.NamedTuple):
 class Statistics(t.NamedTuple):
     """The table of connections, and what did not fit into it since the boot."""
 
-    tracked: int
+    entries: int
     limit: int
     insert_failed: int
     drops: int

@@ -13,7 +13,7 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.filter.fleet import FilterModule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import metrics, states
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Event, Memory, Verification
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._fleet import ASKED, STATES, judge
 from support.agent_metrics import SAMPLE
 from support.fleet_answers import MISSING, PROBLEM, asked
@@ -151,12 +151,12 @@ REPORTS = [report_of(*parts) for parts in itertools.product(({}, BROKEN), _RULES
 
 def of_metrics(report: t.Mapping[str, t.Any]) -> t.Dict[str, float]:
     """The metrics of a resync that found the same."""
-    last = report["last_verification"]
+    last, change = report["last_verification"], report.get("last_change")
     sample = SAMPLE._replace(
         in_sync=report["in_sync"] and not report["errors"],
         config_broken=bool(report["config"]["problem"]),
         verification=last and Verification(**last),
-        outdated=states.is_outdated(report),
+        memory=Memory(last_change=change and Event(change["time"], ("",))),
     )
     values = re.findall(r"(?m)^ip_masq_agent_(\w+) (\S+)$", metrics.metrics_text(sample))
     return {name: float(value) for name, value in values}

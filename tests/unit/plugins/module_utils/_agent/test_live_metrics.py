@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import typing as t
 from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import live_metrics, metrics, program_modules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import METRICS_NAME
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Memory
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counted
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, conntrack_counts
 
 #: What iptables and nft print; a comment may look like a counter.
@@ -30,18 +32,17 @@ NFT = """table ip ip_masq_agent {
 """
 
 
-def text(counters: Counters, connections: conntrack.Statistics, last_success: float) -> str:
+def text(counters: t.Tuple[t.Tuple[int, int], ...], connections: conntrack.Statistics, last_success: float) -> str:
     """The metrics of a sync."""
-    return metrics.metrics_text(
-        Sample(True, last_success, 1, 0, False, {"ipv4": 4}, {"ipv4": counters}, leaks="drop", connections=connections)
-    )
+    listings = [("ipv4", "drop", Counted((), "EML", counters))]
+    return metrics.metrics_text(Sample(True, last_success, Memory(), listings=listings, connections=connections))
 
 
 def test_they_have_what_has_changed_since_the_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir, folder = tmp_path / "run", tmp_path / "metrics"
     run_dir.mkdir()
     folder.mkdir()
-    (run_dir / "metrics").write_text(text(Counters(), conntrack.Statistics(1, 2, 0, 0, 0), 1e9))
+    (run_dir / "metrics").write_text(text((), conntrack.Statistics(1, 2, 0, 0, 0), 1e9))
     (tmp_path / "iptables").write_text(IPTABLES)
     (tmp_path / "nft").write_text(NFT)
     lines = ["ipv4 drop E-M /bin/cat %s" % (tmp_path / "iptables"), "ipv4 drop L /bin/cat %s" % (tmp_path / "nft")]
@@ -49,7 +50,7 @@ def test_they_have_what_has_changed_since_the_sync(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(conntrack_counts, "read", lambda: (8, 9, 3, 2, 1))
     monkeypatch.setattr(live_metrics.time, "time", lambda: 2e9)
     assert live_metrics.update(str(run_dir), str(folder), METRICS_NAME) == ""
-    wanted = text(Counters(12, 720, 3, 180, 7), conntrack.Statistics(8, 9, 3, 2, 1), 2e9)
+    wanted = text(((12, 720), (3, 180), (7, 7)), conntrack.Statistics(8, 9, 3, 2, 1), 2e9)
     assert (folder / METRICS_NAME).read_text() == wanted
 
 
