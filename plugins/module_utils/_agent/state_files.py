@@ -35,9 +35,6 @@ KEPT_ACTIONS = 20
 #: Characters that are kept of the name of what applied a policy.
 _LONGEST = 200
 
-#: One that has the types of all fields.
-_REPAIR = Repeated("", "", "", 0, 0.0, 0.0, 1, 0.0)
-
 
 class Event(t.NamedTuple):
     """Something that happened: the time (seconds since the epoch), and a description, a line each."""
@@ -97,71 +94,42 @@ def _parse(data: t.Any) -> Memory:
 
     Each field by itself: one of another release, or damaged, must not take the last valid policy with it.
     """
-    if not isinstance(data, dict):
-        raise TypeError("state")
     found: t.Dict[str, t.Any] = {}
-    for name, default in Memory()._asdict().items():
-        parse = _PARSERS.get(name) or (_lines if default == () else _of(type(default)))
+    for name, kind in t.get_type_hints(Memory).items():
         with contextlib.suppress(Exception):
-            found[name] = parse(data[name])
+            value = _value(kind, data[name])
+            if isinstance(value, dict):
+                build(value)
+            found[name] = value
     return Memory(**found)
 
 
-def _values(data: t.Any) -> t.Optional[t.Dict[str, t.Any]]:
-    if data is not None:
-        build(data)
-    return t.cast(t.Optional[t.Dict[str, t.Any]], data)
+def _value(kind: t.Any, data: t.Any) -> t.Any:
+    """Return what JSON has of a value of a type: the type of a field of a record here.
+
+    :raises Exception: it is of another type. Numbers are counts, or times that can be shown; lines are some.
+    """
+    inside = t.get_args(kind)
+    if type(None) in inside:  # an Optional
+        return None if data is None else _value(inside[0], data)
+    if t.get_origin(kind) is tuple:
+        return tuple(_value(inside[0], one) for one in data)
+    if hasattr(kind, "_fields"):
+        return _record(kind, data if isinstance(data, dict) else dict(zip(kind._fields, data)))
+    found = float(data) if kind is float else data
+    if type(found) is not (t.get_origin(kind) or kind) or (kind is int and found < 0):
+        raise TypeError("another type, or no count")
+    if kind is float:
+        time.localtime(found)
+    return found
 
 
-def _event(data: t.Any) -> t.Optional[Event]:
-    if data is None:
-        return None
-    event = Event(float(data["time"]), _lines(data["lines"]))
-    time.localtime(event.time)
-    if not event.lines:
+def _record(kind: t.Any, data: t.Mapping[str, t.Any]) -> t.Any:
+    """Return a record. Fields that it does not know are of a later release; it may lack those that have a default."""
+    known = {name: _value(hint, data[name]) for name, hint in t.get_type_hints(kind).items() if name in data}
+    if not known.get("lines", True):
         raise ValueError("no lines")
-    return event
-
-
-def _lines(data: t.Iterable[t.Any]) -> t.Tuple[str, ...]:
-    return tuple(str(line) for line in data)
-
-
-def _of(*kinds: type) -> t.Callable[[t.Any], t.Any]:
-    """Return what accepts a value of these types alone, of numbers those that count something."""
-
-    def parse(data: t.Any) -> t.Any:
-        if type(data) not in kinds or (isinstance(data, int) and data < 0):
-            raise TypeError("another type, or no count")
-        return data
-
-    return parse
-
-
-def _repairs(data: t.Iterable[t.Any]) -> t.Tuple[Repeated, ...]:
-    repairs = tuple(Repeated(*values) for values in data)
-    for repair in repairs:
-        if [type(value) for value in repair] != [type(value) for value in _REPAIR]:
-            raise TypeError("no repair")
-        for seconds in (repair.first, repair.last, repair.logged):
-            time.localtime(seconds)
-    return repairs
-
-
-def _held(data: t.Iterable[t.Any]) -> t.Tuple[HeldLock, ...]:
-    return tuple(HeldLock(str(lock), str(holder), _of(int)(resyncs)) for lock, holder, resyncs in data)
-
-
-#: Of the fields that are neither lines nor of the type of their default.
-_PARSERS: t.Dict[str, t.Callable[[t.Any], t.Any]] = {
-    "values": _values,
-    "previous": _values,
-    "last_change": _event,
-    "last_error": _event,
-    "backend": _of(str, type(None)),
-    "repairs": _repairs,
-    "held": _held,
-}
+    return kind(**known)
 
 
 def write_memory(paths: Paths, memory: Memory) -> None:
@@ -186,11 +154,7 @@ def with_last(lines: t.Iterable[str], line: str) -> t.Tuple[str, ...]:
 
 
 def _write(path: str, memory: Memory) -> None:
-    data = memory._asdict()
-    for name in ("last_change", "last_error"):
-        if data[name] is not None:
-            data[name] = data[name]._asdict()
-    content = json.dumps(data, indent=1).encode("utf-8")
+    content = json.dumps(memory._asdict(), indent=1).encode("utf-8")
     limited(lambda: files.write(path, content, folder=0o700), PATIENCE, "write %s" % path)
 
 
@@ -222,8 +186,7 @@ def write_verification(paths: Paths, result: Verification) -> None:
 
 def read_verification(paths: Paths) -> t.Optional[Verification]:
     """Read the stored result; None if there is none, or the file is damaged."""
-    last = _read_record(paths.verification_file, Verification(0.0, None, 0, 0, ""))
-    return last if last is not None and last.verified in (True, False, None) else None
+    return t.cast(t.Optional[Verification], _read_record(paths.verification_file, Verification))
 
 
 def is_outdated(last: Verification, memory: Memory) -> bool:
@@ -232,14 +195,11 @@ def is_outdated(last: Verification, memory: Memory) -> bool:
     return states.is_outdated({"last_verification": last._asdict(), "last_change": change and change._asdict()})
 
 
-def _read_record(path: str, like: t.Any) -> t.Any:
-    """Read a record with values of the types of another one; None if there is none, or it is damaged."""
-    with contextlib.suppress(NodeError, ValueError, TypeError, RecursionError, OverflowError, OSError):
+def _read_record(path: str, kind: t.Any) -> t.Any:
+    """Read a record; None if there is none, or it is damaged."""
+    with contextlib.suppress(Exception):
         content = limited(lambda: files.read(path), PATIENCE, "read %s" % path) or b""
-        values = type(like)(**json.loads(content.decode("utf-8")))
-        found = like._make(one if known is None else type(known)(one) for one, known in zip(values, like))
-        time.localtime(found.time)
-        return found
+        return _record(kind, json.loads(content.decode("utf-8")))
     return None
 
 
@@ -271,8 +231,7 @@ def record_applied(paths: Paths, by: str, text: str) -> t.Tuple[str, ...]:
 
 def read_applied(paths: Paths) -> t.Optional[Applied]:
     """Return what was recorded, or None if there is nothing or the file is damaged."""
-    applied = _read_record(paths.applied_file, Applied("", 0.0, 0))
-    return applied if applied and applied.by else None
+    return t.cast(t.Optional[Applied], _read_record(paths.applied_file, Applied))
 
 
 def applied_data(paths: Paths) -> t.Optional[t.Dict[str, t.Any]]:

@@ -142,10 +142,6 @@ def test_a_damaged_verification_counts_as_none(paths: Paths, content: bytes) -> 
     assert state_files.read_verification(paths) is None
 
 
-def test_parsers_are_of_fields() -> None:
-    assert set(state_files._PARSERS) < set(Memory._fields)
-
-
 @pytest.mark.parametrize("other", [{"of a later version": 1}, {"failing": "no"}, {"repairs": [[1]]}, {"repairs": 7}])
 def test_a_field_of_another_release_does_not_take_the_policy_with_it(paths: Paths, other: t.Dict[str, t.Any]) -> None:
     """After a downgrade with a broken config file, the node would have no policy."""
