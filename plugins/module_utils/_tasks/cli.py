@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command line on the node: sync, status, explain, verify, who, ports, remove."""
+"""The command line on the node: sync, status, explain, verify, who, ports, remove; and tasks of Ansible."""
 
 from __future__ import annotations
 
@@ -66,14 +66,13 @@ See also: systemctl status ip-masq-agent.timer, journalctl -u ip-masq-agent.
 """
 
 
-def main(argv: t.Sequence[str], paths: Paths, do_task: t.Callable[[str], str]) -> int:
+def main(argv: t.Sequence[str], paths: Paths) -> int:
     """Run one command.
 
     :param argv: the arguments after the program's name.
-    :param do_task: does a task of Ansible's, which may be about more than the agent; takes and returns JSON.
     :returns: the exit status, see ``--help``.
     """
-    arguments = parser(paths, do_task).parse_args(argv)
+    arguments = parser(paths).parse_args(argv)
     if os.geteuid() != 0:
         console.log(console.ERROR, "%s requires root; use sudo" % arguments.name)
         return FAILED
@@ -113,7 +112,7 @@ def _seconds(text: str) -> int:
     return int(text)
 
 
-def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentParser:
+def parser(paths: Paths) -> argparse.ArgumentParser:
     """Return the parser, of which the manual page and the completion are made too.
 
     Commands without a summary are for units and Ansible: ``--help`` does not list them.
@@ -133,39 +132,32 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
         metavar="SECONDS",
         help="how long to wait for the xtables lock, and for another run of this agent (default: %(default)s)",
     )
-    commands = made.add_subparsers(
-        title="commands", metavar="COMMAND", dest="name", parser_class=argparse.ArgumentParser
-    )
-    commands.required = True
+    kind = argparse.ArgumentParser
+    commands = made.add_subparsers(title="commands", metavar="COMMAND", dest="name", required=True, parser_class=kind)
 
-    def add(name: str, run: _Command, summary: str = "", description: str = "") -> argparse.ArgumentParser:
+    def add(name: str, run: _Command, summary: str = "", more: str = "") -> argparse.ArgumentParser:
         listed: t.Dict[str, t.Any] = {"help": summary} if summary else {}
         made.listed.extend([name] if summary else [])
-        command = commands.add_parser(name, description=description or None, **listed)
+        about = " ".join([summary[:1].upper() + summary[1:] + ".", more]) if summary else more
+        command = commands.add_parser(name, description=about, **listed)
         command.set_defaults(command=run, refuse=command.error)
         return command
 
-    def add_json(command: argparse.ArgumentParser, words: str = "machine-readable output") -> None:
-        command.add_argument("--json", action="store_true", help=words)
+    def flag(command: argparse.ArgumentParser, name: str, words: str = "machine-readable output") -> None:
+        command.add_argument(name, action="store_true", help=words)
 
     command = add("sync", _sync, "change the rules to match the configuration")
-    command.add_argument(
-        "--dry-run", action="store_true", help="change nothing, and show what would change, for packets too"
-    )
-    add_json(command, "machine-readable output of --dry-run")
+    flag(command, "--dry-run", "change nothing, and show what would change, for packets too")
+    flag(command, "--json", "machine-readable output of --dry-run")
     command = add("status", _status, "show the state of the node, the policy and the active rules")
-    command.add_argument(
-        "--tolerate-conflicts",
-        action="store_true",
-        help="do not exit with 5 if traffic did not match the policy when it was last verified",
-    )
-    add_json(command)
+    words = "do not exit with 5 if traffic did not match the policy when it was last verified"
+    flag(command, "--tolerate-conflicts", words)
+    flag(command, "--json")
     command = add(
         "explain",
         _explain,
         "show the source address that a destination sees, and the rule that decides",
-        "Sends a packet through a copy of the node's network state, which is gone afterwards, and shows "
-        "the source address that the destination sees, and the rule that decides. No packet leaves the node.",
+        "Sends a packet through a copy of the node's network state, which is gone afterwards; none leaves the node.",
     )
     command.add_argument("destination", metavar="DEST", help="an IP address")
     command.add_argument("--source", metavar="SRC", help="IP address of a pod or of the node (default: a pod's)")
@@ -178,14 +170,14 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
     command.add_argument(
         "--proposed", metavar="FILE", help="also show what this file, in place of the configuration, would change"
     )
-    add_json(command)
+    flag(command, "--json")
     command = add(
         "verify",
         _verify,
         "test whether all traffic matches the policy, whichever program's rules decide",
-        "Sends packets through a copy of the node's network state, which is gone afterwards: for each way "
-        "that packets of pods can take through rules, sets and routes. No packet leaves the node. The result is stored "
-        "for status and metrics. What could not be tested is listed.",
+        "Sends packets through a copy of the node's network state, which is gone afterwards: for each way that packets "
+        "of pods can take through rules, sets and routes. No packet leaves the node. The result is stored for status "
+        "and metrics. What could not be tested is listed.",
     )
     for name, default, metavar, words in (
         ("--max-questions", command_defaults.MAX_QUESTIONS, "N", "packets to send for each IP version, at most"),
@@ -193,50 +185,38 @@ def parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentPa
     ):
         told = words + "; 0: no limit (default: %(default)s)"
         command.add_argument(name, type=int, default=default, metavar=metavar, help=told)
-    command.add_argument(
-        "--pod-cidrs",
-        default="",
-        metavar="CIDR,...",
-        help="networks in which all pods of the node lie (default: by the routes of the node)",
-    )
-    command.add_argument(
+    words = "networks in which all pods of the node lie (default: by the routes of the node)"
+    command.add_argument("--pod-cidrs", default="", metavar="CIDR,...", help=words)
+    flag(
+        command,
         "--if-changed",
-        action="store_true",
-        help="show the last result instead if it was complete, traffic matched the policy, and nothing that it depends "
-        "on has changed since (used by Ansible)",
+        "show the last result instead if it was complete, traffic matched the policy, and nothing that it depends on "
+        "has changed since (used by Ansible)",
     )
-    add_json(command)
+    flag(command, "--json")
     command = add("who", _who, "show the pod behind a connection that another host reports")
     command.add_argument("seen", metavar="ADDRESS:PORT", help="the source that the other host saw, IPv6 in []")
     command.add_argument("--to", metavar="ADDRESS:PORT", help="the other host; without it all connections are read")
     command.add_argument("--protocol", default="tcp", choices=PORT_PROTOCOLS, help="of the connection (default: tcp)")
-    command.add_argument(
-        "--at",
-        metavar="TIME",
-        help="a time in UTC, such as 2026-11-23T03:12, or with an offset: read the log of connections that have ended",
-    )
+    words = "a time in UTC, such as 2026-11-23T03:12, or with an offset: read the log of connections that have ended"
+    command.add_argument("--at", metavar="TIME", help=words)
     command = add(
         "ports",
         _ports,
         "show the destinations that use most of the source ports, and how full the connection table is",
-        "Shows for each address of the node and each destination how many source ports are used, and of "
-        "how many: two hidden connections to the same address and port need different ones. The destinations with "
-        "the largest share come first, with the pods that have most connections to them.",
+        "Two hidden connections to the same address and port need different source ports. The destinations with the "
+        "largest share come first, with the pods that have most connections to them.",
     )
-    add_json(command)
+    flag(command, "--json")
     command = add("remove", _remove, "remove the rules, the units and the files, including this program")
-    command.add_argument(
-        "--keep-files",
-        action="store_true",
-        help="keep the configuration, the units (stopped and disabled) and this program; packages use it",
-    )
-    add("resync", _resync, description="Sync, where there is or was a policy. A unit of the agent uses it.")
-    add("recover", _recover, description="Sync if the last resync was ended. A unit of the agent uses it.")
-    command = add("keep-log", _keep_log, description="Rotate the log of connections. Units of the agent use it.")
+    words = "keep the configuration, the units (stopped and disabled) and this program; packages use it"
+    flag(command, "--keep-files", words)
+    add("resync", _resync, more="Sync, where there is or was a policy. A unit of the agent uses it.")
+    add("recover", _recover, more="Sync if the last resync was ended. A unit of the agent uses it.")
+    command = add("keep-log", _keep_log, more="Rotate the log of connections. Units of the agent use it.")
     command.add_argument("--megabytes", type=int, required=True, help="what the log may take")
-    command.add_argument("--starting", action="store_true", help="the log is about to be written again")
-    run_task = functools.partial(_task, do_task)
-    add("task", run_task, description="Do a task that is read as JSON. Ansible uses it.")
+    flag(command, "--starting", "the log is about to be written again")
+    add("task", _task, more="Do a task that is read as JSON. Ansible uses it.")
     return made
 
 
@@ -345,7 +325,7 @@ def _ports(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent import ports
     from .._agent.effective_policy import choose_policy
 
-    report = ports.build_report(node, choose_policy({}, None, paths))
+    report = ports.build_report(node, choose_policy(paths))
     console.print_lines(json.dumps(report, indent=2).split("\n") if arguments.json else ports.table(report))
     return FAILED if report["errors"] else OK
 
@@ -394,6 +374,22 @@ def _keep_log(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     return OK
 
 
-def _task(do_task: t.Callable[[str], str], _arguments: argparse.Namespace, _node: Node, _paths: Paths) -> int:
-    console.print_lines([do_task(sys.stdin.read())])
+def _task(_arguments: argparse.Namespace, _node: Node, _paths: Paths) -> int:
+    """Do a task of Ansible's.
+
+    It is read as JSON: ``module``, ``params``, checked by the module's specification, and ``check``. JSON on one line
+    comes out: the values of ``task_result.Done``.
+
+    :raises SystemExit: the modules were changed, so they cannot be compared with themselves. Ansible's are.
+    """
+    from .._agent import program_modules
+
+    if not program_modules.are_intact():
+        raise SystemExit("the modules of this agent were changed; Ansible sends its own")
+    asked = json.loads(sys.stdin.read())
+    if asked["module"] == "ip_masq_agent_info":
+        from .agent_info_task import carry_out
+    else:
+        from .agent_task import carry_out
+    console.print_lines([json.dumps(carry_out(asked["params"], asked["check"])._asdict())])
     return OK

@@ -15,7 +15,13 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import states, status, sync, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+    program_modules,
+    states,
+    status,
+    sync,
+    units,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import (
     Event,
     Memory,
@@ -28,7 +34,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import cli
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import agent_info_task, cli
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.task_result import Done
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.import_collection import PRELUDE, ROOT
@@ -87,7 +94,7 @@ class Agent:
     def __call__(self, *argv: str) -> int:
         """Run a command; what it printed is in ``out`` and ``err``."""
         try:
-            status = cli.main(argv, self.paths, str.upper)
+            status = cli.main(argv, self.paths)
         except SystemExit as exc:
             status = t.cast(int, exc.code)
         self.out, self.err = self._capsys.readouterr()
@@ -222,9 +229,12 @@ class TestTask:
     """task"""
 
     def test_a_task_is_read_and_its_result_is_one_line(self, run: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sys, "stdin", io.StringIO('{"é": 1}'))
+        request = {"module": "ip_masq_agent_info", "params": {"é": 1}, "check": True}
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(request)))
+        monkeypatch.setattr(program_modules, "are_intact", lambda: True)
+        monkeypatch.setattr(agent_info_task, "carry_out", lambda params, _check: Done(params))
         assert run("task") == cli.OK
-        assert (run.out, run.err) == ('{"É": 1}\n', "")
+        assert (json.loads(run.out)["returned"], run.out.count("\n"), run.err) == ({"é": 1}, 1, "")
 
 
 class TestStatus:
