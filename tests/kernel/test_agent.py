@@ -361,8 +361,8 @@ class TestStatus:
             "defaults (/etc/ip-masq-agent/config does not exist: no rule is changed until it does)"
         ]
         assert status["verdict"] == (
-            "NOT IN SYNC: no rule is changed until /etc/ip-masq-agent/config exists: write it, or, for the defaults, "
-            "run ip-masq-agent sync"
+            "NOT IN SYNC: defaults (/etc/ip-masq-agent/config does not exist: no rule is changed until it does): "
+            "write it, or, for the defaults, run ip-masq-agent sync"
         )
         node.sync()
         status = node.status()

@@ -176,7 +176,7 @@ def test_a_war_is_fought_each_time_and_reported_seldom(node: AgentNode, variant:
     (one,) = status["repairs_undone"]
     assert (one["family"], one["backend"], one["program"], one["times"]) == ("ipv4", variant.backend, "Calico", 6)
     shown = node.command("status").stdout
-    assert note in shown and "in sync; repairs that another program undoes: 1, see notes" in shown
+    assert note in shown and "in sync; another program undoes repairs, see notes" in shown
     assert "position     first" in shown
     values = parse((node.metrics_dir / "ip_masq_agent.prom").read_text()).values
     assert values["ip_masq_agent_repairs_undone", (("program", "Calico"),)] == 5

@@ -188,7 +188,7 @@ def test_a_reference_agent_elsewhere_is_named_and_the_journal_stays_short(
     assert "'/ip-masq-agent infinity'" in journal[2]
     assert undone(node) == {(("program", "ip-masq-agent"),): TICKS - 1}
     assert shown.returncode == 0
-    assert "in sync; repairs that another program undoes: 1, see notes" in shown.stdout
+    assert "in sync; another program undoes repairs, see notes" in shown.stdout
     assert "repaired %d times since " % TICKS in shown.stdout
     status = node.status()
     (one,) = status["repairs_undone"]

@@ -549,7 +549,7 @@ def test_what_could_not_be_looked_at_is_looked_at_by_the_next_resync(node_nft: A
             assert node_nft.call(node_nft.paths.program, "--lock-timeout", "1", "sync").returncode == 0
             assert node_nft.expected() == b"", "the node counts as in sync"
         done = node_nft.command("--lock-timeout", "1", "status")
-        assert "not checked in 1 other place" in done.stdout and "xtables lock" in done.stdout
+        assert "not checked everywhere" in done.stdout and "xtables lock" in done.stdout
         report = json.loads(node_nft.command("--lock-timeout", "1", "status", "--json").stdout)
         (place,) = report["not_checked"]
         assert place.startswith("ipv4, iptables_legacy: ")

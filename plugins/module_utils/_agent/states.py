@@ -34,8 +34,8 @@ EXIT_STATUS: t.Mapping[str, int] = {
     IN_SYNC: 0,
 }
 
-#: What the report has in place of the files of a node that waits for one.
-WAITS_FOR = "defaults (%s does not exist: no rule is changed until it does)"
+#: What the report says of the configuration of a node that waits for one.
+WAITS = "does not exist: no rule is changed until it does"
 
 _ORDER = tuple(EXIT_STATUS)
 _Report = t.Mapping[str, t.Any]
@@ -75,7 +75,7 @@ def exit_status(found: t.Iterable[Finding], tolerate_conflicts: bool = False) ->
 def sentence(report: _Report, found: t.Sequence[Finding]) -> str:
     """Return the verdict on a node and the next step."""
     if state(found) in (IN_SYNC, NOT_TESTED):
-        first = Finding(state(found), "the rules are those of the policy; " + _missing(report) + _tested(report))
+        first = Finding(state(found), "the rules are those of the policy; " + _missing(report) + tested(report))
     else:
         first = found[0]
     words = "%s: %s" % (first.state.upper(), first.reason)
@@ -113,6 +113,18 @@ def rule_line(action: t.Mapping[str, str], what: str = "") -> str:
     return "%s, %s: %s%s" % (action["family"], action["backend"], what, rule)
 
 
+def tested(report: _Report) -> str:
+    """Return what the last verification found, and the next step if there was none of these rules."""
+    last, verify = report.get("last_verification"), "run ip-masq-agent verify"
+    if not last:
+        return "not verified yet: " + verify
+    when = _verified(report)
+    if is_outdated(report):
+        conflicts = " and with conflicts" if last["conflicts"] else ""
+        return "%s, before the last change of the rules%s: %s" % (when, conflicts, verify)
+    return "%s: %s" % (when, last["summary"])
+
+
 def _of_rules(report: _Report, service_failure: str) -> t.Iterator[Finding]:
     problem = report["config"]["problem"]
     if problem:
@@ -122,9 +134,11 @@ def _of_rules(report: _Report, service_failure: str) -> t.Iterator[Finding]:
         yield Finding(FAILING, first_of_lines(report["errors"]))
     elif not report["in_sync"]:
         pending = [rule_line(one, one["action"] + ": ") for one in report["differs"]]
-        yield _missing_file(report) or Finding(
-            NOT_IN_SYNC, "pending changes: " + first_of_lines(pending), _repair(report)
-        )
+        reason, remedy = "pending changes: " + first_of_lines(pending), _repair(report)
+        for source in report["config"].get("sources", ()):
+            if WAITS in source:  # no resync changes anything
+                reason, remedy = source, "write it, or, for the defaults, run ip-masq-agent sync"
+        yield Finding(NOT_IN_SYNC, reason, remedy)
     # Of a broken config and of errors now, these would be repetitions.
     if problem or report["errors"]:
         return
@@ -135,17 +149,6 @@ def _of_rules(report: _Report, service_failure: str) -> t.Iterator[Finding]:
         yield Finding(FAILING, "last resync: " + first_of_lines(lines), journal)
     elif failed:
         yield Finding(FAILING, "%s: %s" % (SERVICE, failed), journal)
-
-
-def _missing_file(report: _Report) -> t.Optional[Finding]:
-    """Return what a node lacks on which no resync changes anything."""
-    before, after = WAITS_FOR.split("%s")
-    for one in report["config"].get("sources", ()):
-        if one.startswith(before) and one.endswith(after):
-            path = one[len(before) : -len(after)]
-            reason = "no rule is changed until %s exists" % path
-            return Finding(NOT_IN_SYNC, reason, "write it, or, for the defaults, run ip-masq-agent sync")
-    return None
 
 
 def _repair(report: _Report) -> str:
@@ -191,15 +194,3 @@ def _missing(report: _Report) -> str:
 
 def _verified(report: _Report) -> str:
     return "verified %s ago" % age(time.time() - report["last_verification"]["time"])
-
-
-def _tested(report: _Report) -> str:
-    """Return what the last verification found, and the next step if there was none of these rules."""
-    last, verify = report.get("last_verification"), "run ip-masq-agent verify"
-    if not last:
-        return "not verified yet: " + verify
-    when = _verified(report)
-    if is_outdated(report):
-        conflicts = " and with conflicts" if last["conflicts"] else ""
-        return "%s, before the last change of the rules%s: %s" % (when, conflicts, verify)
-    return "%s: %s" % (when, last["summary"])

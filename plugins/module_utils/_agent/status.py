@@ -111,7 +111,7 @@ def _as_file(values: t.Optional[t.Dict[str, t.Any]]) -> t.Optional[t.Dict[str, t
 def _without_files(paths: Paths) -> str:
     """Return what is shown in place of configuration files. The units wait for one, unless the agent has run."""
     waits = not any(map(os.path.exists, (paths.state_file, paths.spare_state_file)))
-    return (states.WAITS_FOR if waits else "defaults (%s does not exist)") % paths.config
+    return "defaults (%s %s)" % (paths.config, states.WAITS if waits else "does not exist")
 
 
 def _unit_data(node: Node) -> t.Dict[str, t.Any]:
@@ -168,31 +168,31 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     yield "backend", ("%(name)s %(version)s" % report["backend"]).strip()
     yield from _data_plane_rows(report["data_plane"])
     yield "exempt", _some(config["non_masquerade_cidrs"])
-    yield from _option_rows(config, True)
+    yield from _option_rows(config)
     yield "chain", config["masq_chain"]
     yield "exemption", config["exemption"]
     if config["to_ports"]:
         how = " (auto)" if config["to_ports"] == AUTO_PORTS else ""
         yield "source ports", (", ".join(report["port_ranges"]) or "any") + how
-    yield from _option_rows(config, False)
     if config["port_metrics"]:
         yield "port metrics", "at each %d resyncs" % config["port_metrics"]
     yield from _scarce_rows(report)
     yield from _unit_rows(report["units"])
     yield "resync", _resync_text(config["resync_interval_seconds"], report["units"]["differ"])
     yield "last sync", _local_time(report["last_sync"]) if report["last_sync"] else "never since boot"
-    yield "verified", _verification_text(report)
+    yield "traffic", states.tested(report)
     yield "last change", _event_text(report["last_change"])
     resolved = " (resolved)" if report["last_error"] and not report["failing"] else ""
     yield "last error", _event_text(report["last_error"]) + resolved
-    yield "drift", "repaired %d time%s" % (report["drift_repaired"], _plural(report["drift_repaired"]))
+    yield "drift", "times repaired: %d" % report["drift_repaired"]
 
 
-def _option_rows(config: t.Dict[str, t.Any], lists: bool) -> t.Iterator[t.Tuple[str, str]]:
-    """Return the rows of options that are not at their default: of lists, or of the others."""
+def _option_rows(config: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
+    """Return the rows of options that are not at their default."""
     for option in POLICY_OPTIONS:
-        if option.row and (option.type == "list") is lists and config[option.name] not in (option.default, []):
-            yield option.row, _some(config[option.name]) if lists else str(config[option.name])
+        if option.row and config[option.name] not in (option.default, []):
+            value = config[option.name]
+            yield option.row, _some(value) if isinstance(value, list) else str(value)
 
 
 def _data_plane_rows(found: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
@@ -234,23 +234,18 @@ def _unit_rows(units: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
 
 
 def _resync_text(seconds: float, differ: t.Optional[t.Dict[str, t.List[str]]]) -> str:
-    if differ is None:
-        return "every %gs, if %s is active" % (seconds, TIMER)
-    wrong = differ.get(TIMER, [])
-    if "missing" in wrong or "stopped" in wrong or any(one.startswith("failed") for one in wrong):
-        return "NEVER: %s is %s" % (TIMER, ", ".join(wrong))
-    return "every %gs%s" % (seconds, "; not after a boot: %s is %s" % (TIMER, ", ".join(wrong)) if wrong else "")
+    wrong = (differ or {}).get(TIMER)
+    return "every %gs%s" % (seconds, ", but %s is %s" % (TIMER, ", ".join(wrong)) if wrong else "")
 
 
 def _rules_text(report: t.Dict[str, t.Any]) -> str:
     verdict = "in sync" if report["in_sync"] else "NOT IN SYNC"
     if report["config"]["problem"]:
         verdict += " with the last valid configuration"
-    not_checked = len(report["not_checked"])
-    if not_checked:
-        verdict += "; not checked in %d other place%s, see notes" % (not_checked, _plural(not_checked))
+    if report["not_checked"]:
+        verdict += "; not checked everywhere, see notes"
     if report["repairs_undone"]:
-        verdict += "; repairs that another program undoes: %d, see notes" % len(report["repairs_undone"])
+        verdict += "; another program undoes repairs, see notes"
     return verdict
 
 
@@ -271,24 +266,8 @@ def _family_lines(found: t.Dict[str, t.Any], leaks: str) -> t.Iterator[str]:
         yield "... %d more; --json lists all" % (len(found["rules"]) - _SHOWN_RULES)
 
 
-def _plural(count: int) -> str:
-    return "" if count == 1 else "s"
-
-
 def _local_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
-
-
-def _verification_text(report: t.Dict[str, t.Any]) -> str:
-    last = report["last_verification"]
-    if last is None:
-        return "no result; run ip-masq-agent verify"
-    since = "" if report["in_sync"] else ", but the rules differ now"
-    since = ", before the last change of the rules" if states.is_outdated(report) else since
-    ago = states.age(time.time() - last["time"])
-    # The remedy is in the first line, where it counts.
-    found = str(last["summary"]).partition("; remedy: ")[0]
-    return "%s (%s ago%s): %s" % (_local_time(last["time"]), ago, since, found)
 
 
 def _applied_text(applied: t.Dict[str, t.Any]) -> str:
