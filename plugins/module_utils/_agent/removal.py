@@ -43,17 +43,6 @@ from .units import ENABLED_UNITS, FIREWALL_HOOKS, FIREWALL_TEMPLATE, SERVICE, SE
 _KEPT = "%s kept: it contains files that the agent neither wrote nor read: %s"
 
 
-class RulesLeft(t.NamedTuple):
-    """What a removal would find of the rules."""
-
-    #: as of ``Result.action_data``
-    actions: t.List[t.Dict[str, str]]
-    #: files that have them too, see ``saved_rules.notes``
-    notes: t.Tuple[str, ...]
-    #: what could not be removed, or not be read
-    errors: t.Tuple[str, ...]
-
-
 class Removal:
     """The agent on a node, as it is to be removed.
 
@@ -95,8 +84,7 @@ class Removal:
         foreign = [path for path in existing(written) if not is_ours(path)]
         gone = [place.metrics_file for place in [paths, *places] if place.metrics_file]
         gone += [path for place in self._gone for path in _config_files(place)]
-        modules, emptied, kept_modules = _module_directories(self._gone)
-        gone = modules + existing(gone + [path for path in written if path not in foreign])
+        gone = self._modules() + existing(gone + [path for path in written if path not in foreign])
         # A package does not have these.
         gone += [path for place in places for path in log_service.installed(place)]
         gone, kept = removable(list(dict.fromkeys(gone)))
@@ -109,11 +97,10 @@ class Removal:
             raise NodeError("; ".join(result.errors))
         changes = tuple(file_removal(path) for path in gone)
         folders, notes = self._emptied(gone)
-        folders += emptied
         trees = [paths.state_dir, paths.run_dir] + ([paths.log_dir] if self._gone else [])
         trees = [path for path in trees if os.path.isdir(path)]
         services += ["directory removed: " + path for path in trees + folders]
-        notes += kept_modules + kept + ["%s kept: it is not a file of this collection" % path for path in foreign]
+        notes += kept + ["%s kept: it is not a file of this collection" % path for path in foreign]
         notes += saved_rules.notes(self._find_chains())
         if not self._check:
             for path in gone:
@@ -147,8 +134,8 @@ class Removal:
         """Return the path of the unit file that systemd reads, if there is one."""
         return next(iter(existing(os.path.join(folder, name) for folder in self._paths.unit_dirs())), "")
 
-    def find_rules(self) -> RulesLeft:
-        """Find the rules that it would remove. Nothing is written, and no lock is taken.
+    def find_rules(self) -> t.Dict[str, t.Any]:
+        """Return the rules that it would remove, as ip_masq_agent_info does. Nothing is written, and no lock is taken.
 
         A running agent of another maker has a chain of the same name: while it runs, the chain is taken for its own.
 
@@ -158,7 +145,8 @@ class Removal:
         actions, chains = result.action_data(), self._find_chains()
         if any(other_agents_running.running()):
             actions, chains = [one for one in actions if one["backend"] not in VARIANTS], []
-        return RulesLeft(actions, saved_rules.notes(chains), result.errors)
+        problems = ["a removal would fail: %s" % error for error in result.errors]
+        return {"rules_left": actions, "notes": list(saved_rules.notes(chains)), "problems": problems}
 
     def _find_chains(self) -> t.List[str]:
         """Return every name that the configuration or the memory has for the chain; else those that are likely."""
@@ -189,6 +177,12 @@ class Removal:
             effects=effects,
         )
 
+    def _modules(self) -> t.List[str]:
+        """Return the directories with modules of ours."""
+        lib_dirs = dict.fromkeys(place.lib_dir for place in self._gone)
+        folders = [folder for lib_dir in lib_dirs for folder in module_directory.found(lib_dir)]
+        return [folder for folder in folders if module_directory.contents(folder).ours]
+
     def _emptied(self, removed: t.Iterable[str]) -> t.Tuple[t.List[str], t.List[str]]:
         """Return directories that are empty without some files, in the order of removal, and notes about others."""
         gone = set(removed)
@@ -198,37 +192,21 @@ class Removal:
             if not os.path.islink(place.config_dir):
                 # Of what a link leads to, nothing goes.
                 folders += [(place.drop_ins, alone), (place.config_dir, alone)]
+            folders.append((place.lib_dir, True))
         notes = []
         for folder, alone in dict(folders).items():
             if os.path.islink(folder) or not os.path.isdir(folder):
                 continue
-            left = sorted(name for name in os.listdir(folder) if os.path.join(folder, name) not in gone)
+            there = [os.path.join(folder, name) for name in os.listdir(folder)]
+            left = [path for path in there if path not in gone]
+            # Of a directory of modules what is ours goes.
+            left += [path for one in module_directory.found(folder) for path in module_directory.contents(one).others]
             touched = any(os.path.dirname(path) == folder for path in gone)
             if not left and (alone or touched):
                 gone.add(folder)
             elif left and touched:
-                notes.append(_KEPT % (folder, ", ".join(left)))
+                notes.append(_KEPT % (folder, ", ".join(sorted(os.path.relpath(path, folder) for path in left))))
         return [folder for folder in dict(folders) if folder in gone and folder not in removed], notes
-
-
-def _module_directories(places: t.Iterable[Paths]) -> t.Tuple[t.List[str], ...]:
-    """Return the directories of modules of ours, their parents that are empty without them, and notes about others."""
-    gone: t.List[str] = []
-    emptied: t.List[str] = []
-    notes: t.List[str] = []
-    for lib_dir in dict.fromkeys(place.lib_dir for place in places):
-        if os.path.islink(lib_dir) or not os.path.isdir(lib_dir):
-            continue
-        there = {folder: module_directory.contents(folder) for folder in module_directory.found(lib_dir)}
-        removed = [folder for folder, contents in there.items() if contents.ours]
-        others = [path for contents in there.values() for path in contents.others]
-        others += [path for path in (os.path.join(lib_dir, name) for name in os.listdir(lib_dir)) if path not in there]
-        gone += removed
-        if not others and not files.is_read_only(lib_dir):
-            emptied.append(lib_dir)
-        elif others and removed:
-            notes.append(_KEPT % (lib_dir, ", ".join(sorted(os.path.relpath(path, lib_dir) for path in others))))
-    return gone, emptied, notes
 
 
 def _config_files(paths: Paths) -> t.List[str]:

@@ -66,17 +66,16 @@ def _found(params: Params) -> t.Dict[str, t.Any]:
 def _left(node: Node, paths: Paths, config: t.Optional[t.Mapping[str, t.Any]]) -> t.Dict[str, t.Any]:
     """Return what a node without the agent has of its rules."""
     # Imported here: where the agent is installed, it is not needed.
-    from .._agent.removal import Removal, RulesLeft
+    from .._agent.removal import Removal
 
-    left = RulesLeft([], (), ())
+    problems = []
     try:
-        left = Removal(node, paths, check=True, keep_files=True, config=config).find_rules()
+        return Removal(node, paths, check=True, keep_files=True, config=config).find_rules()
     except ProgramMissingError:  # no backend, so no rules
         pass
     except NodeError as exc:
-        left = left._replace(errors=(str(exc),))
-    problems = ["a removal would fail: %s" % error for error in left.errors]
-    return {"rules_left": left.actions, "notes": list(left.notes), "problems": problems}
+        problems = ["a removal would fail: %s" % exc]
+    return {"rules_left": [], "notes": [], "problems": problems}
 
 
 def _reported(run: Runner, paths: Paths, lock_timeout: int) -> t.Any:
