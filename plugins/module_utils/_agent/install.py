@@ -24,16 +24,13 @@ from .._system import files, packages, selinux_labels, systemd
 from .._system.process import Runner
 from .._version import VERSION
 from . import module_directory, program_modules, snapshot
-from .paths import MARK, METRICS_NAME, PACKAGED, Paths
+from .paths import MARK, PACKAGED, Paths
 from .sync import describe
 from .unit_control import Step, run_steps, start_units, step_lines
 from .units import ENABLED_UNITS, FIREWALL_HOOKS, SERVICE, SERVICES, STARTED_UNITS, unit_files
 
 #: A directory of this name is dedicated to the agent.
 NAME = "ip-masq-agent"
-
-#: Bytes; a diff describes a larger program, and does not show it.
-_LARGE = 16384
 
 #: What a diff has for a directory as it should be.
 _FOLDER = "directory, mode 0755\n"
@@ -48,7 +45,7 @@ _EXEC_START = re.compile(r"^ExecStart=(/\S+)/ip-masq-agent-resync$", re.MULTILIN
 
 
 class FileChange(t.NamedTuple):
-    """A file that was changed, or would be. None means no such file. A directory of modules is described, not shown."""
+    """A file that was changed, or would be. None means no such file."""
 
     path: str
     before: t.Optional[str]
@@ -82,9 +79,8 @@ def find_installed(paths: Paths) -> t.List[Paths]:
     started = [bin_dir for unit_dir in paths.unit_dirs() for bin_dir in _started(unit_dir)]
     found = []
     for bin_dir in dict.fromkeys([*started, paths.bin_dir]):
-        with contextlib.suppress(ValueError):
-            found.append(program_modules.places(files.read(paths._replace(bin_dir=bin_dir).program) or b""))
-    return list(dict.fromkeys(found))
+        found.append(program_modules.places(files.read(paths._replace(bin_dir=bin_dir).program) or b""))
+    return [there for there in dict.fromkeys(found) if there]
 
 
 def _started(unit_dir: str) -> t.List[str]:
@@ -109,16 +105,12 @@ def check_paths(paths: Paths) -> None:
     """
     unusable = {paths.root + path: _BECAUSE_OF_USERS for path in _OF_USERS}
     unusable.update({paths.state_dir: _BECAUSE_REMOVED, paths.run_dir: _BECAUSE_REMOVED})
-    for name, path in paths.chosen().items():
+    for name, path in (*paths.chosen().items(), ("modules beside bin_dir", paths.lib_dir)):
         real = os.path.realpath(path or "/")
         for folder, reason in unusable.items():
             if any(_is_within(one, other) for one in (path, real) for other in (folder, os.path.realpath(folder))):
                 link = "" if _is_within(path, folder) else ", a symbolic link to %s," % real
                 raise ConfigError("%s: %s%s is within %s, %s" % (name, path, link, folder, reason))
-    lib_dir = os.path.realpath(paths.lib_dir)
-    for folder, reason in unusable.items():
-        if any(_is_within(one, os.path.realpath(folder)) for one in (paths.lib_dir, lib_dir)):
-            raise ConfigError("bin_dir: the agent's modules would be in %s, within %s, %s" % (lib_dir, folder, reason))
     _check_dedicated(paths)
 
 
@@ -163,7 +155,7 @@ class Installation:
         self._wanted = {change.path: wanted[change.path] for change in changes}
         #: directories of modules that are not as they are to be
         self._wrong = module_directory.wrong_folders(paths)
-        changes += [FileChange(path, text, _FOLDER) for path, text in self._wrong.items()]
+        changes += [FileChange(path, "no directory, or another mode\n", _FOLDER) for path in self._wrong]
         if self._new_modules:
             changes.append(FileChange(modules_dir, None, "directory of modules, version %s\n" % VERSION))
         self._directories = [path for path in (paths.config_dir, paths.drop_ins) if not os.path.isdir(path)]
@@ -402,22 +394,16 @@ def existing(paths: t.Iterable[str]) -> t.List[str]:
 def file_removal(path: str) -> FileChange:
     """Return the removal of a file, or of a directory of modules.
 
-    The text of a file is shown only if no other user can have written it: they may own metrics_dir.
+    Only the text of a config file is shown: other users may have written files in metrics_dir, or what a link leads to.
     """
-    if files.is_directory(path):
-        return FileChange(path, module_directory.describe(path), None)
-    if stat.S_ISLNK(files.mode(path)):
-        return FileChange(path, "symbolic link to %s\n" % os.readlink(path), None)
-    if os.path.basename(path) == METRICS_NAME or not stat.S_ISREG(files.mode(path)):
-        return FileChange(path, "not shown\n", None)
-    return FileChange(path, _diff_text(files.read(path)), None)
+    is_shown = os.path.basename(path) == "config" and stat.S_ISREG(files.mode(path))
+    return FileChange(path, _diff_text(files.read(path)) if is_shown else "not shown\n", None)
 
 
 def _diff_text(content: t.Optional[bytes]) -> t.Optional[str]:
-    """Return a file for a diff: its text, or a description if it is a long program or not text."""
+    """Return a file for a diff: its text, or a description if it is not text."""
     if content is None:
         return None
-    if len(content) <= _LARGE or not content.startswith(b"#!"):
-        with contextlib.suppress(UnicodeDecodeError):
-            return content.decode("utf-8")
+    with contextlib.suppress(UnicodeDecodeError):
+        return content.decode("utf-8")
     return "%d bytes, sha256 %s\n" % (len(content), hashlib.sha256(content).hexdigest())

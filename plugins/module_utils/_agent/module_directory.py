@@ -26,8 +26,6 @@ from .paths import Paths
 #: A directory of modules, or one that was not finished.
 _NAME = re.compile(r"[0-9a-f]{64}(\.[0-9a-f]{16}\.new)?")
 
-_VERSION = re.compile(r'^VERSION = "([^"]*)"', re.MULTILINE)
-
 #: In each of our modules.
 _AUTHOR = b"the kubenode.ip_masq maintainers"
 
@@ -68,18 +66,9 @@ def is_there(paths: Paths) -> bool:
     return all(map(files.is_directory, folders(paths)[:2]))
 
 
-def wrong_folders(paths: Paths) -> t.Dict[str, str]:
-    """Return what is in the place of a directory of the modules, by path."""
-    found = {}
-    for folder in folders(paths):
-        mode = files.mode(folder)
-        if stat.S_ISLNK(mode):
-            found[folder] = "symbolic link to %s\n" % os.readlink(folder)
-        elif mode and not stat.S_ISDIR(mode):
-            found[folder] = "not a directory\n"
-        elif mode and stat.S_IMODE(mode) & 0o777 != 0o755:
-            found[folder] = "directory, mode %04o\n" % stat.S_IMODE(mode)
-    return found
+def wrong_folders(paths: Paths) -> t.List[str]:
+    """Return the places of directories of the modules where something else is, or one that does not have mode 0755."""
+    return [folder for folder in folders(paths) if files.mode(folder) & ~0o7000 not in (0, stat.S_IFDIR | 0o755)]
 
 
 def make_folder(path: str) -> None:
@@ -156,21 +145,11 @@ def is_compiled(paths: Paths) -> bool:
 def compile_again(run: Runner, paths: Paths) -> t.Optional[str]:
     """Have the agent's interpreter compile modules that are in their place, if the file system allows it.
 
+    Code that a crash damages is not used: the launcher then takes the source.
+
     :returns: a warning if that fails.
-    :raises NodeError: a directory for the code cannot be made.
     """
-    caches = [os.path.join(folder, "__pycache__") for folder in folders(paths)[2:]]
-    if files.is_read_only(caches[0]):
-        return None
-    for cache in caches:
-        make_folder(cache)
-    problem = _compile(run, paths)
-    try:
-        for cache in caches:
-            _flush(cache)
-    except OSError as exc:
-        raise NodeError("cannot write %s: %s" % (exc.filename, exc.strerror or exc)) from None
-    return problem
+    return None if files.is_read_only(program_modules.modules_dir(paths)) else _compile(run, paths)
 
 
 def _compile(run: Runner, paths: Paths, draft: t.Optional[str] = None) -> t.Optional[str]:
@@ -183,29 +162,22 @@ def _compile(run: Runner, paths: Paths, draft: t.Optional[str] = None) -> t.Opti
 
 
 def _flush(folder: str) -> None:
-    """Give all that is in a directory its mode, and flush it to the disk. Links are left alone.
+    """Give all that is in a directory of ours its mode, the directory last, and flush it to the disk.
 
     First all is written, then flushed: then the file system writes its journal once.
     """
-    parents = [parent for parent, _folders, _names in os.walk(folder)]
-    paths = [os.path.join(parent, name) for parent, _folders, names in os.walk(folder) for name in names]
-    modes = {path: 0o644 for path in paths if stat.S_ISREG(files.mode(path))}
-    modes.update((parent, 0o755) for parent in reversed(parents))
+    modes: t.Dict[str, int] = {}
+    for parent, _folders, names in os.walk(folder, topdown=False):
+        modes.update((os.path.join(parent, name), 0o644) for name in names)
+        modes[parent] = 0o755
     for path, mode in modes.items():
-        with _opened(path) as descriptor:
-            os.fchmod(descriptor, mode)
+        os.chmod(path, mode)
     for path in modes:
-        with _opened(path) as descriptor:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
             os.fsync(descriptor)
-
-
-@contextlib.contextmanager
-def _opened(path: str) -> t.Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def found(lib_dir: str) -> t.List[str]:
@@ -271,10 +243,3 @@ def remove(folder: str) -> None:
         files.remove(path, os.rmdir if files.is_directory(path) else os.unlink)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(folder))
-
-
-def describe(folder: str) -> str:
-    """Return the text for a directory of modules in a diff."""
-    text = files.read(os.path.join(folder, program_modules.PACKAGE, "_version.py")) or b""
-    version = _VERSION.search(text.decode("utf-8", "replace"))
-    return "directory of modules, version %s\n" % (version.group(1) if version else "unknown")

@@ -167,15 +167,9 @@ def modules_dir(paths: Paths) -> str:
     return os.path.join(paths.lib_dir, digest())
 
 
-def places(raw: bytes) -> Paths:
-    """Return the paths that an installed program was made for.
-
-    :raises ValueError: it is not a program of this collection.
-    """
+def places(raw: bytes) -> t.Optional[Paths]:
+    """Return the paths that an installed program was made for; None if it is not a program of this collection."""
     found = _WHERE.search(raw) if MARK.encode("ascii") in raw[:1000] else None
-    try:
-        if found:
-            return Paths(**t.cast(t.Dict[str, str], ast.literal_eval(found.group(1).decode("ascii"))))
-    except (SyntaxError, TypeError, ValueError) as exc:
-        raise ValueError("not a program of this collection: %s" % exc) from None
-    raise ValueError("not a program of this collection")
+    with contextlib.suppress(SyntaxError, TypeError, ValueError):
+        return Paths(**ast.literal_eval(found.group(1).decode("ascii"))) if found else None
+    return None

@@ -141,5 +141,4 @@ class TestPlaces:
         ],
     )
     def test_another_program_is_not_taken_for_ours(self, raw: str) -> None:
-        with pytest.raises(ValueError):
-            program_modules.places(raw.encode())
+        assert program_modules.places(raw.encode()) is None

@@ -227,7 +227,7 @@ class TestConfigDir:
         done = world.remove(world.paths)
         assert not world.config_dir.exists()
         assert os.listdir(elsewhere) == ["a.json"] if link == "config.d" else elsewhere.read_text() == SECRET
-        assert SECRET not in shown(done) and "symbolic link to %s\n" % elsewhere in shown(done)
+        assert SECRET not in shown(done) and "not shown\n" in shown(done)
 
     def test_a_directory_that_is_a_link_goes_and_what_it_leads_to_stays(self, world: World) -> None:
         (world.root / "elsewhere").mkdir()
