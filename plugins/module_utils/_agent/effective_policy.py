@@ -12,10 +12,10 @@ import typing as t
 from .._engine.auto_ports import with_auto_ports
 from .._engine.fixed_addresses import require_addresses
 from .._errors import ConfigError, NodeError
-from .._policy.config_file import Source, load
+from .._policy.config_file import Source
 from .._policy.drop_ins import merge, name_culprit, read_directory
 from .._policy.policy import Config, build, file_key
-from .._policy.values import naming, show
+from .._policy.values import show
 from .._system.families import has_ipv6
 from .._system.limited import limited
 from . import repeated_repairs
@@ -24,9 +24,6 @@ from .state_files import Memory, read_memory
 
 if t.TYPE_CHECKING:
     from .._verify.inspection import ComparedPolicy
-
-#: Options for the place of the rules, not for what they do.
-_PLACES = {"masq_chain", "backend"}
 
 #: Seconds to read the configuration. YAML takes one for 100,000 characters.
 _PATIENCE = 15.0
@@ -114,25 +111,20 @@ def read_policy(paths: Paths, remembered: Memory, main: t.Optional[str] = None) 
     return policy, t.cast(Config, policy.config)
 
 
-def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], paths: Paths) -> ComparedPolicy:
-    """Return the first of these policies that there is.
+def choose_policy(
+    paths: Paths, asked: t.Optional[Config] = None, places: t.Optional[t.Mapping[str, t.Any]] = None
+) -> ComparedPolicy:
+    """Return the first of these policies that there is: the one asked for, that of the agent, or none but of rules.
 
-    :param given: policy options by name; those that are absent were not given.
-    :param config_file: has the policy, in place of the options that it decides.
-    :param paths: the agent on the node.
-    :raises ConfigError: bad input.
+    :param places: options for the place of rules, where there is no policy.
+    :raises ConfigError: the agent has no valid policy.
     """
     # Imported here: to load it takes 30 ms, beside 70 ms of a sync, and no sync compares.
     from .._verify.inspection import FROM_AGENT, FROM_OPTIONS, FROM_RULES, ComparedPolicy
 
     remembered = read_memory(paths)
-    if config_file:
-        document = load(config_file)
-        with naming(config_file):
-            config = build(dict(document.values, **given), file_key)
-        policy = ComparedPolicy(FROM_OPTIONS, config, None, document.notes)
-    elif set(given) - _PLACES:
-        policy = ComparedPolicy(FROM_OPTIONS, build(given))
+    if asked is not None:
+        policy = ComparedPolicy(FROM_OPTIONS, asked)
     else:
         known = find_policy(paths, remembered)
         if known.config is not None and not (known.is_default and remembered.values is None):
@@ -141,7 +133,7 @@ def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], pa
         elif known.problem:
             raise ConfigError(known.problem)
         else:
-            policy = ComparedPolicy(FROM_RULES, build(dict(given, enable_ipv6=has_ipv6())))
+            policy = ComparedPolicy(FROM_RULES, build(dict(places or {}, enable_ipv6=has_ipv6())))
     failure = remembered.last_error.lines[0] if remembered.failing and remembered.last_error else None
     return policy._replace(used_before=remembered.backend, failure=failure)
 

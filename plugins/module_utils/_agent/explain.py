@@ -43,7 +43,7 @@ def explain(
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
     proposal = None if proposed is None else _propose(node, paths, proposed, wanted)
-    found = inspection.inspect(node, lambda: choose_policy({}, None, paths), wanted)
+    found = inspection.inspect(node, lambda: choose_policy(paths), wanted)
     (one,) = found["explanations"]
     if as_json:
         data = dict(one, health=found["health"], limits=found["limits"])

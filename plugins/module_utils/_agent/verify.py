@@ -30,9 +30,6 @@ _RESULT = (
     "verified", "summary", "tested_at", "questions", "questions_left_out", "conflicts", "untested", "limits", "health"
 )  # fmt: skip
 
-#: Of a verification of proposed rules.
-_TESTED = tuple(name for name in _RESULT if name != "tested_at")
-
 
 class Output(t.NamedTuple):
     """What the command prints, its result, and why that could not be stored."""
@@ -60,7 +57,7 @@ def verify(
     # Before the rules are read: a change of them meanwhile makes the result outdated.
     begun = time.time()
     storage = inspection.Storage(_program(paths), earlier)
-    found = inspection.inspect(node, lambda: choose_policy({}, None, paths), wanted, progress, storage)
+    found = inspection.inspect(node, lambda: choose_policy(paths), wanted, progress, storage)
     causes = explanations.causes(found["conflicts"], found.get("networks", ()))
     used_again = "tested_at" in found
     tested_at = found.setdefault("tested_at", begun)
@@ -102,7 +99,7 @@ def verify_proposed(node: Node, config: Config, used_before: t.Optional[str]) ->
     policy = inspection.ComparedPolicy(inspection.FROM_OPTIONS, config, used_before=used_before, proposed=True)
     found = inspection.inspect(node, lambda: policy, inspection.request((), verify=True))
     return {
-        **{name: found[name] for name in _TESTED},
+        **{name: found[name] for name in _RESULT if name in found},
         "undone": explanations.undone(found["conflicts"], found["networks"]),
     }
 

@@ -12,12 +12,13 @@ from .._agent.effective_policy import choose_policy
 from .._agent.paths import Paths
 from .._errors import IpMasqError, NodeError
 from .._kubelet.kubenet_rules import find_leftovers
-from .._policy.policy import POLICY_OPTIONS, split_lists
+from .._policy.policy import POLICY_OPTIONS
 from .._policy.snat_and_rules import RULE_PROTOCOLS
 from .._system import command_defaults, process
 from .._system.node import Node
 from .._verify.inspection import ComparedPolicy, Request, inspect, request
 from .._verify.words.health import WARNING, Health
+from .rules_task import read_config
 from .task_result import Done, Params
 
 #: Without defaults: what is not given is not compared.
@@ -26,6 +27,9 @@ POLICY_SPEC: t.Dict[str, t.Dict[str, t.Any]] = {
     for option in POLICY_OPTIONS
     if option.of_module
 }
+
+#: Options for the place of the rules, not for what they do.
+_PLACES = {"masq_chain", "backend"}
 
 ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = dict(
     POLICY_SPEC,
@@ -81,12 +85,13 @@ def carry_out(params: Params, check: bool) -> Done:
     :param params: a value for each option of ``ARGUMENT_SPEC``.
     :param check: makes no difference; nothing is changed.
     """
-    given = split_lists({name: params[name] for name in POLICY_SPEC if params[name] is not None})
+    given = {name: params[name] for name in POLICY_SPEC if params[name] is not None}
     try:
         wanted = request(**{name: params[name] for name in Request._fields})
+        asked = read_config(params) if params["config_file"] or set(given) - _PLACES else None
 
         def policy() -> ComparedPolicy:
-            return choose_policy(given, params["config_file"], Paths(config_dir=params["config_dir"]))
+            return choose_policy(Paths(config_dir=params["config_dir"]), asked, given)
 
         node = Node(process.run)
         found = inspect(node, policy, wanted)
