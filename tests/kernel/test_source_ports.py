@@ -330,7 +330,7 @@ def agent(topology: Topology, tmp_path: Path) -> AgentNode:
 
 def _rows(agent: AgentNode) -> t.List[str]:
     """Return the rows of the status about what is nearly used up, or not known."""
-    return [row for row in agent.command("status").stdout.splitlines() if row.startswith(("ports ", "connections "))]
+    return [row for row in agent.command("status").stdout.splitlines() if row.startswith(("ports ", "scarce "))]
 
 
 def _share(agent: AgentNode) -> t.Optional[float]:
@@ -357,8 +357,9 @@ def test_status_metrics_and_command(topology: Topology, agent: AgentNode, family
         assert _rows(agent) == []
         connections.open(topology.pod, _OTHER[family], to, 10)
         shown = ("[%s]:%d" if family == "ipv6" else "%s:%d") % (to, _PORT)
-        words = "NEARLY USED UP for tcp %s from %s: 90 of 100 (90 %%); see ip-masq-agent ports" % (shown, a.node)
-        assert [row.split(None, 1) for row in _rows(agent)] == [["ports", words]]
+        words = "source ports for tcp %s from %s: 90 of 100 (90 %%); exempt " % (shown, a.node)
+        (row,) = _rows(agent)
+        assert row.split(None, 1)[1].startswith(words)
         assert agent.status()["source_ports"]["problem"] is None
         assert agent.status()["in_sync"] is True
         done = agent.command("ports")
@@ -387,7 +388,7 @@ def test_status_looks_at_connections_only_if_they_can_use_up_ports(topology: Top
     insert(int(few), int(many))
     report = agent.status()["source_ports"]
     assert (report["fullest"]["used"], report["fullest"]["available"], report["problem"]) == (int(many), 64512, None)
-    assert [row.split()[0] for row in _rows(agent)] == ["ports"]
+    assert [row.split()[0] for row in _rows(agent)] == ["scarce"]
 
 
 def test_table_of_connections_filled_to_nine_tenths(topology: Topology, agent: AgentNode) -> None:
@@ -411,10 +412,9 @@ def test_table_of_connections_filled_to_nine_tenths(topology: Topology, agent: A
         ),
     )
     rows = _rows(agent)
-    assert [row.split()[0] for row in rows] == ["ports", "connections"], rows
-    assert re.search(r"NEARLY FULL: \d+ of %d \(90 %%\); raise net\.netfilter\.nf_conntrack_max$" % limit, rows[1]), (
-        rows
-    )
+    assert len(rows) == 2, rows
+    words = r"tracked connections: \d+ of %d \(90 %%\); raise net\.netfilter\.nf_conntrack_max$" % limit
+    assert re.search(words, rows[1]), rows
     report = json.loads(agent.command("ports", "--json").stdout)
     assert report["conntrack"]["entries"] >= wanted and report["conntrack"]["limit"] == limit
     used = sorted((use["used"] for use in report["destinations"]), reverse=True)

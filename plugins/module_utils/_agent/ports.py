@@ -101,9 +101,20 @@ def in_share(used: int, available: int) -> str:
     return "%d of %d (%d %%)" % (used, available, percent(used, available))
 
 
-def is_scarce(used: int, available: int) -> bool:
-    """Return whether so little is left that an operator wants to know unasked."""
-    return used > port_usage.SCARCE * available
+def scarce(uses: t.Iterable[Data], counted: t.Optional[Data]) -> t.Iterator[t.Tuple[str, str, str]]:
+    """Return of what so little is left that an operator wants to know unasked: a code, what it is, and the remedy.
+
+    :param uses: of the source ports for a destination.
+    :param counted: the table of connections, as in ``ports --json``.
+    """
+    for use in uses:
+        if use["used"] > port_usage.SCARCE * use["available"]:
+            words = (destination(use), use["address"], in_share(use["used"], use["available"]))
+            remedy = "exempt the destination, or spread pods over addresses with snat"
+            yield "few_source_ports", "source ports for %s from %s: %s" % words, remedy
+    if counted and counted["entries"] > port_usage.SCARCE * counted["limit"]:
+        share = in_share(counted["entries"], counted["limit"])
+        yield "connections_full", "tracked connections: %s" % share, "raise net.netfilter.nf_conntrack_max"
 
 
 def percent(used: int, available: int) -> int:

@@ -210,15 +210,11 @@ def _data_plane_rows(found: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]
 
 def _scarce_rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     """Return a row for what is nearly used up: the source ports for a destination, the table of connections."""
-    use, table = report["source_ports"]["fullest"], report["conntrack"]
-    if use and ports.is_scarce(use["used"], use["available"]):
-        words = (ports.destination(use), use["address"], ports.in_share(use["used"], use["available"]))
-        yield "ports", "NEARLY USED UP for %s from %s: %s; see ip-masq-agent ports" % words
-    elif report["source_ports"]["problem"]:
-        yield "ports", "unknown: %s; see ip-masq-agent ports" % report["source_ports"]["problem"]
-    if table and ports.is_scarce(table["entries"], table["limit"]):
-        share = ports.in_share(table["entries"], table["limit"])
-        yield "connections", "NEARLY FULL: %s; raise net.netfilter.nf_conntrack_max" % share
+    found = report["source_ports"]
+    for _code, words, remedy in ports.scarce([found["fullest"]] if found["fullest"] else [], report["conntrack"]):
+        yield "scarce", "%s; %s" % (words, remedy)
+    if found["problem"]:
+        yield "ports", "unknown: %s; see ip-masq-agent ports" % found["problem"]
 
 
 def _unit_rows(units: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:

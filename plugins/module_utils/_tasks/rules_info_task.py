@@ -62,23 +62,6 @@ def kubenet_health(node: Node) -> t.Iterator[Health]:
         )
 
 
-def port_health(report: t.Mapping[str, t.Any]) -> t.Iterator[Health]:
-    """Find destinations and a table of connections with little room left, in a report about source ports."""
-    for use in report["destinations"]:
-        if ports.is_scarce(use["used"], use["available"]):
-            yield Health(
-                "few_source_ports",
-                WARNING,
-                "source ports for %s from %s: %s"
-                % (ports.destination(use), use["address"], ports.in_share(use["used"], use["available"])),
-                "exempt the destination, or spread pods over addresses with snat",
-            )
-    counted = report["conntrack"]
-    if counted and ports.is_scarce(counted["entries"], counted["limit"]):
-        text = "tracked connections: %s" % ports.in_share(counted["entries"], counted["limit"])
-        yield Health("connections_full", WARNING, text, "raise net.netfilter.nf_conntrack_max")
-
-
 def carry_out(params: Params, check: bool) -> Done:
     """Inspect the node.
 
@@ -99,7 +82,9 @@ def carry_out(params: Params, check: bool) -> Done:
         found["health"] += [one._asdict() for one in kubenet_health(node)]
         found["source_ports"] = ports.build_report(node, policy()) if params["ports"] else None
         if params["ports"]:
-            found["health"] += [one._asdict() for one in port_health(found["source_ports"])]
+            uses, counted = found["source_ports"]["destinations"], found["source_ports"]["conntrack"]
+            for code, words, remedy in ports.scarce(uses, counted):
+                found["health"].append(Health(code, WARNING, words, remedy)._asdict())
     except IpMasqError as exc:
         return Done({}, failure=str(exc))
     return Done(dict(found, changed=False))

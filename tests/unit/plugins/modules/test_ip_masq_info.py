@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import ports
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.backend_names import NFTABLES
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import rules_info_task
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, MetRule, Question
@@ -56,10 +57,9 @@ def test_every_example_fits_the_options(example: t.Dict[str, t.Any]) -> None:
 
 
 def test_documented_codes_are_the_codes() -> None:
-    code = "".join(
-        Path(module.__file__ or "").read_text() for module in (concerned, inspection, health, rules_info_task)
-    )
-    used = set(re.findall(r'Health\(\s*"(\w+)"', code))
+    modules = (concerned, inspection, health, ports, rules_info_task)
+    code = "".join(Path(module.__file__ or "").read_text() for module in modules)
+    used = set(re.findall(r'(?:Health\(\s*|yield )"(\w+)"', code))
     used.update(getattr(inspection, name) for name in re.findall(r"Health\(\s*([A-Z]+)\b", code))
     described = " ".join(RETURN["health"]["contains"]["code"]["description"])
     assert used == set(re.findall(r"C\((\w+)\)", described)) and used

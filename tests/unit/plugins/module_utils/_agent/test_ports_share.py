@@ -73,14 +73,16 @@ def _rows(used: int, entries: int, problem: t.Optional[str] = None) -> t.List[t.
 
 def test_status_warns_above_80_percent_only() -> None:
     assert _rows(0, 0) == _rows(80, 800) == []
-    share, table = _rows(81, 801)
-    assert share == (
-        "ports",
-        "NEARLY USED UP for tcp 203.0.113.9:443 from 192.0.2.1: 81 of 100 (81 %); see ip-masq-agent ports",
-    )
-    assert table == ("connections", "NEARLY FULL: 801 of 1000 (80 %); raise net.netfilter.nf_conntrack_max")
+    assert _rows(81, 801) == [
+        (
+            "scarce",
+            "source ports for tcp 203.0.113.9:443 from 192.0.2.1: 81 of 100 (81 %); "
+            "exempt the destination, or spread pods over addresses with snat",
+        ),
+        ("scarce", "tracked connections: 801 of 1000 (80 %); raise net.netfilter.nf_conntrack_max"),
+    ]
 
 
 def test_status_says_that_it_does_not_know() -> None:
     assert _rows(80, 0, "slow") == _rows(0, 0, "slow") == [("ports", "unknown: slow; see ip-masq-agent ports")]
-    assert _rows(90, 0, "slow")[0][1].startswith("NEARLY USED UP")
+    assert [row for row, _words in _rows(90, 0, "slow")] == ["scarce", "ports"]
