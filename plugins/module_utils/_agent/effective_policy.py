@@ -114,9 +114,9 @@ def read_policy(paths: Paths, remembered: Memory, main: t.Optional[str] = None) 
 def choose_policy(
     paths: Paths, asked: t.Optional[Config] = None, places: t.Optional[t.Mapping[str, t.Any]] = None
 ) -> ComparedPolicy:
-    """Return the first of these policies that there is: the one asked for, that of the agent, or none but of rules.
+    """Return the policy that is asked for; else that of the agent; else one to find rules by.
 
-    :param places: options for the place of rules, where there is no policy.
+    :param places: options for the place of those rules.
     :raises ConfigError: the agent has no valid policy.
     """
     # Imported here: to load it takes 30 ms, beside 70 ms of a sync, and no sync compares.

@@ -105,9 +105,9 @@ def _parse(data: t.Any) -> Memory:
 
 
 def _value(kind: t.Any, data: t.Any) -> t.Any:
-    """Return what JSON has of a value of a type: the type of a field of a record here.
+    """Return what JSON has of a field of this type.
 
-    :raises Exception: it is of another type. Numbers are counts, or times that can be shown; lines are some.
+    :raises Exception: it is of another type, or a number that is no count and no time that can be shown.
     """
     inside = t.get_args(kind)
     if type(None) in inside:  # an Optional

@@ -9,14 +9,8 @@ import re
 import time
 import typing as t
 
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import repeated_repairs, state_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, metrics_text
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.repeated_repairs import Repeated
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import (
-    Event,
-    Memory,
-    Verification,
-    is_outdated,
-)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counted
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Statistics
@@ -27,36 +21,31 @@ from support.prometheus import parse
 
 counts = st.integers(0, 2**63)
 now = time.time()
-configs = [None, build({"enable_ipv6": True}), build({"flush_conntrack": "changed"})]
 programs = st.sampled_from(["unknown", "ip-masq-agent", "CNI plugin bridge or ptp"])
+repairs = programs.map(lambda one: repeated_repairs.Repeated("", "", "", 0, now, now, 3, now, one))
+listings = st.tuples(st.sampled_from(["ignore", "count", "drop"]), st.tuples(*[st.tuples(counts, counts)] * 4))
 samples = st.builds(
     Sample,
     in_sync=st.booleans(),
     last_success=st.none() | st.floats(0, 4e9),
     memory=st.builds(
-        Memory()._replace,
+        state_files.Memory()._replace,
         drift_repaired=counts,
         config_errors=counts,
         flushed=counts,
-        last_change=st.none() | st.builds(Event, st.floats(0, 4e9), st.just(("",))),
-        repairs=st.lists(programs.map(lambda one: Repeated("", "", "", 0, now, now, 3, now, one)), max_size=3).map(
-            tuple
-        ),
+        last_change=st.none() | st.builds(state_files.Event, st.floats(0, 4e9), st.just(("",))),
+        repairs=st.lists(repairs, max_size=3).map(tuple),
         backend=st.none() | st.from_regex(r"[a-z_]+", fullmatch=True),
     ),
-    config=st.sampled_from(configs),
+    config=st.sampled_from([None, build({"enable_ipv6": True}), build({"flush_conntrack": "changed"})]),
     config_broken=st.booleans(),
-    listings=st.lists(
-        st.tuples(
-            st.sampled_from(["ipv4", "ipv6"]),
-            st.sampled_from(["ignore", "count", "drop"]),
-            st.builds(Counted, st.just(()), st.just("E-ML"), st.tuples(*[st.tuples(counts, counts)] * 4)),
-        ),
-        max_size=2,
-        unique_by=lambda one: one[0],
+    listings=st.lists(listings, max_size=2).map(
+        lambda found: [(name, leaks, Counted((), "E-ML", one)) for name, (leaks, one) in zip(("ipv4", "ipv6"), found)]
     ),
     verification=st.none()
-    | st.builds(Verification, st.floats(0, 4e9), st.none() | st.booleans(), counts, counts, st.text(), counts),
+    | st.builds(
+        state_files.Verification, st.floats(0, 4e9), st.none() | st.booleans(), counts, counts, st.text(), counts
+    ),
     connections=st.none() | st.builds(Statistics, counts, counts, counts, counts, counts),
     port_share=st.none() | st.floats(0, 1),
 )
@@ -98,7 +87,7 @@ def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
     assert infos == [{"backend": memory.backend or "", "policy_hash": digest, "version": VERSION}]
     last = sample.verification
     conflicts = values.get(("ip_masq_agent_verification_conflicts", ()))
-    known = None if last is None or is_outdated(last, memory) else last
+    known = None if last is None or state_files.is_outdated(last, memory) else last
     assert conflicts == (None if known is None else float(known.conflicts))
     untested = values.get(("ip_masq_agent_verification_untested", ()))
     assert untested == (None if known is None else float(known.untested))
