@@ -16,7 +16,7 @@ import typing as t
 
 from .._agent.effective_policy import edited_since
 from .._agent.paths import Paths
-from .._agent.states import BROKEN_CONFIG, CONFLICTS, EXIT_STATUS, NOT_IN_SYNC, UNITS
+from .._agent.states import BROKEN_CONFIG, CONFLICTS, EXIT_STATUS
 from .._agent.sync import sync
 from .._errors import ConfigError, NodeError
 from .._policy.snat_and_rules import RULE_PROTOCOLS
@@ -29,8 +29,6 @@ from . import console
 
 OK = 0
 FAILED = 1
-UNITS_DIFFER = EXIT_STATUS[UNITS]
-OUT_OF_SYNC = EXIT_STATUS[NOT_IN_SYNC]
 CONFLICT = EXIT_STATUS[CONFLICTS]
 NOT_TESTED = 6
 #: EX_CONFIG of sysexits(3), which systemd shows as CONFIG.

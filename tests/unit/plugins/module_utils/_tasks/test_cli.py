@@ -45,6 +45,8 @@ from support.units import Systemctl
 REASON = "packets were not tested: unshare: Operation not permitted"
 BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
 
+UNITS_DIFFER, OUT_OF_SYNC = (states.EXIT_STATUS[one] for one in (states.UNITS, states.NOT_IN_SYNC))
+
 
 class Agent:
     """The command line on a node whose rules are what a test wants."""
@@ -138,8 +140,8 @@ console.leave(int(sys.argv[3]))
 
     @pytest.mark.parametrize("size", SIZES)
     def test_what_was_printed_arrives(self, size: int) -> None:
-        done = self.run(size, cli.OUT_OF_SYNC, subprocess.PIPE)
-        assert (done.returncode, done.stdout, done.stderr) == (cli.OUT_OF_SYNC, "x" * size + "\n", "")
+        done = self.run(size, OUT_OF_SYNC, subprocess.PIPE)
+        assert (done.returncode, done.stdout, done.stderr) == (OUT_OF_SYNC, "x" * size + "\n", "")
 
     @pytest.mark.parametrize("size", SIZES)
     def test_what_nobody_reads_is_dropped(self, size: int) -> None:
@@ -159,7 +161,7 @@ console.leave(int(sys.argv[3]))
     def test_output_may_be_closed(self) -> None:
         argv = [sys.executable, "-c", self.PROGRAM, str(ROOT / "tests"), "10", "4"]
         done = subprocess.run(["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *argv], check=False)
-        assert done.returncode == cli.OUT_OF_SYNC
+        assert done.returncode == OUT_OF_SYNC
 
 
 COMMANDS = ["sync", "status", "explain 10.1.2.3", "verify", "who 192.0.2.1:1", "remove", "resync", "recover", "task"]
@@ -274,10 +276,10 @@ class TestStatus:
 
     def test_out_of_sync_lists_the_pending_changes(self, run: Agent) -> None:
         run.met = {"actions": ["-A IP-MASQ-AGENT -j X"], "found": View((), None)}
-        assert run("status") == cli.OUT_OF_SYNC
+        assert run("status") == OUT_OF_SYNC
         assert "NOT IN SYNC" in run.out and "\npending changes:\n" in run.out
         assert "ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -j X" in run.out
-        assert run("status", "--json") == cli.OUT_OF_SYNC
+        assert run("status", "--json") == OUT_OF_SYNC
         (difference,) = json.loads(run.out)["differs"]
         assert difference == {
             "family": "ipv4",
@@ -294,7 +296,7 @@ class TestStatus:
 
     def test_a_timer_that_does_not_run_is_no_resync(self, run: Agent) -> None:
         run.systemctl.active.discard(units.TIMER)
-        assert run("status") == cli.UNITS_DIFFER
+        assert run("status") == UNITS_DIFFER
         assert re.search(
             r"^units +NOT AS INSTALLED; see systemctl status UNIT\n"
             r" +stopped: ip-masq-agent.timer\n"
@@ -302,12 +304,12 @@ class TestStatus:
             run.out,
             re.MULTILINE,
         )
-        assert run("status", "--json") == cli.UNITS_DIFFER
+        assert run("status", "--json") == UNITS_DIFFER
         assert json.loads(run.out)["units"]["differ"] == {units.TIMER: ["stopped"]}
 
     def test_a_timer_that_runs_until_the_boot(self, run: Agent) -> None:
         run.systemctl.masked.add(units.TIMER)
-        assert run("status") == cli.UNITS_DIFFER
+        assert run("status") == UNITS_DIFFER
         assert re.search(r"^resync +every 60s, but \S+ is masked$", run.out, re.MULTILINE)
 
     def test_units_are_unknown_without_systemd(self, run: Agent) -> None:
