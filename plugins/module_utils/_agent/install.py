@@ -43,6 +43,11 @@ _BECAUSE_REMOVED = "which a removal deletes completely; use another directory"
 #: Where the unit names the directory of the program.
 _EXEC_START = re.compile(r"^ExecStart=(/\S+)/ip-masq-agent-resync$", re.MULTILINE)
 
+_PACKAGED = (
+    "files of the package %s are replaced, and its next upgrade replaces them again; install the package of version %s "
+    "instead"
+)
+
 
 class FileChange(t.NamedTuple):
     """A file that was changed, or would be. None means no such file."""
@@ -199,15 +204,11 @@ class Installation:
             self._write()
         replaced = [one.path for one in self.files if one.before is not None and one.path != self.paths.config]
         # The files of a directory have one owner.
-        owners = (
-            packages.find_owner(self.run, path) for path in {os.path.dirname(path): path for path in replaced}.values()
-        )
-        package = next(filter(None, owners), None)
-        if package is not None:
-            said = (
-                "files of the package %s are replaced, and its next upgrade replaces them again; install the package "
-            )
-            self.notes.append(said % package.name + "of version %s instead" % VERSION)
+        for path in {os.path.dirname(path): path for path in replaced}.values():
+            package = packages.find_owner(self.run, path)
+            if package is not None:
+                self.notes.append(_PACKAGED % (package.name, VERSION))
+                break
 
     def _write(self) -> None:
         """Write the launcher after the modules, and remove after that what it named before."""
@@ -230,14 +231,11 @@ class Installation:
 
     def _refuse_read_only(self) -> None:
         """Refuse a read-only file system before the first file is written. An image may have all files already."""
-        paths = self.paths
         for path in [change.path for change in self.files if files.is_read_only(change.path)]:
-            remedy = "make it writable"
-            if os.path.dirname(path) in (paths.bin_dir, paths.packaged_unit_dir) or _is_within(path, paths.lib_dir):
-                remedy = "set bin_dir to a directory that can be written"
             raise NodeError(
                 "cannot write %s: its file system is read-only; files and rules left unchanged. Use an image with "
-                "version %s of the agent and the same paths, or %s" % (path, VERSION, remedy)
+                "version %s of the agent and the same paths, make it writable, or, for programs, set bin_dir to a "
+                "directory that can be written" % (path, VERSION)
             )
 
     def update_units(self, enabled: bool) -> None:
