@@ -66,10 +66,9 @@ def _decide_removal(kubelet: Kubelet) -> KubeletDecision:
     named = kubelet.name, FLAG
     supported = kubelet.probe.supported
     places = [place for place, _value in kubelet.configured]
-    if not places and supported:
-        return KubeletDecision("absent", OK, "%s does not set --%s; nothing to do" % named)
     if not places:
-        return KubeletDecision("not_applicable", OK, "%s does not support or set --%s; nothing to do" % named)
+        name = "absent" if supported else "not_applicable"
+        return KubeletDecision(name, OK, "%s does not set --%s; nothing to do" % named)
     why = "policy is absent, and %s sets --%s" if supported else "%s does not support --%s and cannot start with it"
     by_hand = ["%s: remove it from %s" % (place.where, place.by_hand) for place in places if not place.editable]
     if by_hand:
