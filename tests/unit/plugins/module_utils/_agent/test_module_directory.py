@@ -129,16 +129,6 @@ class TestPut:
 class TestCompileAgain:
     """module_directory.compile_again and is_compiled"""
 
-    def test_links_of_others_are_not_followed(self, paths: Paths, tmp_path: Path) -> None:
-        module_directory.put(None, paths)
-        secret = tmp_path / "secret"
-        secret.touch(mode=0o600)
-        cache = Path(program_modules.modules_dir(paths), "ip_masq_agent", "__pycache__")
-        cache.mkdir()
-        (cache / "secret").symlink_to(secret)
-        assert module_directory.compile_again(run, paths) is None
-        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-
     def test_another_interpreter_is_not_judged(self, paths: Paths) -> None:
         module_directory.put(None, paths)
         assert module_directory.is_compiled(paths._replace(python="/bin/sh"))
