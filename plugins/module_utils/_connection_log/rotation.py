@@ -15,7 +15,6 @@ import gzip
 import os
 import shutil
 import signal
-import stat
 import time
 import typing as t
 
@@ -23,7 +22,7 @@ from .._errors import NodeError
 from .._system import files, pod_names, systemd
 from .._system.process import Runner
 from . import coverage, pod_history
-from .log_files import CURRENT, LATEST, LogFile, locked, parts
+from .log_files import LATEST, LogFile, locked, parts
 
 #: A file is rotated at this part of the limit, and at so many bytes at most.
 _PARTS, _LARGEST = 16, 64 << 20
@@ -44,26 +43,10 @@ def keep(run: Runner, service: str, folder: str, limit: int, starting: bool) -> 
         if is_alone:
             _rotate(folder, limit, process, starting)
     if starting:
-        _end_line(os.path.join(folder, CURRENT))
         coverage.note_start(folder)
     elif process:
         coverage.note_run(folder)
     pod_history.update(folder, pod_names.read(), time.time())
-
-
-def _end_line(path: str) -> None:
-    """End a line that was cut off. There may be no file.
-
-    :raises NodeError: the file cannot be written.
-    """
-    with files.failing_to("write", path), contextlib.suppress(FileNotFoundError):
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "r+b", buffering=0) as handle:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
-                raise NodeError("%s is not a regular file: remove it" % path)
-            if about.st_size and os.pread(descriptor, 1, about.st_size - 1) != b"\n":
-                handle.write(b"\n")
 
 
 def _rotate(folder: str, limit: int, process: int, starting: bool) -> None:

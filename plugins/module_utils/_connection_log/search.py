@@ -10,6 +10,7 @@ the order of these ends.
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import json
 import typing as t
@@ -26,8 +27,8 @@ _MOST_FILES = 10000
 _MOST_BYTES = 64 << 30
 #: Connections that are returned at most.
 MOST_FOUND = 100
-#: Bytes that are read at once, and of one line; a connection has 600.
-_CHUNK, _LONGEST_LINE = 1 << 16, 1 << 14
+#: Bytes of one line; a connection has 600.
+_LONGEST_LINE = 1 << 14
 
 #: Seconds for which ulogd may still write to a file that was rotated.
 _LATE = 60
@@ -111,55 +112,43 @@ class Found:
             self.damaged_files += 1
 
     def _read(self, handle: t.BinaryIO, part: LogFile) -> None:
-        rest, too_long = b"", False
-        while self._left > 0:
-            chunk = handle.read(_CHUNK)
-            self._left -= len(chunk)
-            if not chunk:
-                break
-            end = chunk.rfind(b"\n") + 1
-            if too_long:
-                start = chunk.find(b"\n") + 1
-                if not start:
-                    continue
-                chunk, end, too_long = chunk[start:], max(end - start, 0), False
-            self._look(rest + chunk[:end] if end else b"")
-            rest = chunk[end:] if end else rest + chunk
-            if len(rest) > _LONGEST_LINE:
+        is_whole = True
+        for piece in iter(functools.partial(handle.readline, _LONGEST_LINE), b""):
+            if self._left <= 0:
+                self.is_complete = False
+                return
+            self._left -= len(piece)
+            was_whole, is_whole = is_whole, piece.endswith(b"\n")
+            if not was_whole:  # the rest of a line that is too long
+                continue
+            if is_whole:
+                self._look(piece[:-1])
+            # Of the file that ulogd writes the last line may not be complete yet.
+            elif not part.is_current or len(piece) == _LONGEST_LINE:
                 self.damaged += 1
-                rest, too_long = b"", True
+
+    def _look(self, line: bytes) -> None:
+        """Look at a complete line."""
+        if self._needle not in line:
+            # An empty line is what ends a line that was cut off.
+            if line and (line[:1] != b"{" or line[-1:] != b"}"):
+                self.damaged += 1
+            return
+        one = _parse(line)
+        if one is None:
+            self.damaged += 1
+            # A whole connection may be behind what was cut off, or behind zeros.
+            one = _parse(line[line.rfind(b"{") :])
+        if one is None or not self._is_meant(one):
+            return
+        if len(self.connections) < MOST_FOUND:
+            self.connections.append(one)
         else:
             self.is_complete = False
-        # Of the file that ulogd writes the last line may not be complete yet.
-        if rest and not part.is_current:
-            self.damaged += 1
-
-    def _look(self, lines: bytes) -> None:
-        """Look at some complete lines."""
-        needle = self._needle
-        for line in lines.split(b"\n"):
-            if needle not in line:
-                # An empty line is what ends a line that was cut off.
-                if line and (line[:1] != b"{" or line[-1:] != b"}"):
-                    self.damaged += 1
-                continue
-            one = _parse(line)
-            if one is None:
-                self.damaged += 1
-                # A whole connection may be behind what was cut off, or behind zeros.
-                one = _parse(line[line.rfind(b"{") :])
-            if one is None or not self._is_meant(one):
-                continue
-            if len(self.connections) < MOST_FOUND:
-                self.connections.append(one)
-            else:
-                self.is_complete = False
 
 
 def _parse(line: bytes) -> t.Optional[Connection]:
     """Parse a line; None if it is damaged."""
-    if len(line) > _LONGEST_LINE:
-        return None
     # Deep nesting is a RecursionError; values of other types are one of the others.
     with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
         data = json.loads(line.decode("utf-8"))
