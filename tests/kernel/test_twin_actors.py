@@ -334,5 +334,5 @@ def _chains_of_nat() -> t.Set[str]:
     state = senders.read_network()
     found = {netlink.name(netlink.attributes(body)[2]) for table in state.tables for body in table.rules}
     for table in state.legacy:
-        found.update(xtables.chains_from(table, "POSTROUTING", ("LIBVIRT_PRT",)))
+        found.update(xtables.chains(table, ("POSTROUTING",), ("LIBVIRT_PRT",)))
     return found

@@ -173,51 +173,42 @@ def _call(
         raise KernelError(ctypes.get_errno(), what)
 
 
-def chains(table: XtTable) -> t.Dict[str, XtChain]:
-    """Return the rules of each chain.
+def chains(
+    table: XtTable, starts: t.Container[str] = CHAINS, wanted: t.Optional[t.Container[str]] = None
+) -> t.Dict[str, XtChain]:
+    """Return the chains of hooks, and those that they lead to; no other rule is looked at.
 
+    :param starts: of the hooks.
+    :param wanted: those that rules may lead to; None: all of them.
     :raises ValueError: it is not laid out like a table.
     """
     layout = _LAYOUTS[table.family]
-    starts = {place: chain for hook, (place, chain) in enumerate(zip(table.places, CHAINS)) if table.hooks >> hook & 1}
-    chain = ""
-    found: t.Dict[str, t.List[t.Tuple[int, XtRule]]] = {}
-    for begin, at_target, end in _entries(table, layout):
-        target = _extension(table.entries, at_target)
-        if target.name == _ERROR:  # the head of a chain, or the end of the table
-            chain = name(target.info)
-            starts[end] = chain
-            continue
-        chain = starts.get(begin, chain)
-        found.setdefault(chain, []).append((end, _rule(table, layout, begin, at_target)))
-    return {chain: _chain(table, rules) for chain, rules in found.items()}
-
-
-def chains_from(table: XtTable, start: str, wanted: t.Container[str] = ()) -> t.Dict[str, XtChain]:
-    """Return the chain of a hook, and of the wanted ones those that it leads to; no other rule is looked at.
-
-    :raises ValueError: it is not laid out like a table.
-    """
-    hook, layout = HOOKS[start], _LAYOUTS[table.family]
     found: t.Dict[str, XtChain] = {}
-    work = [(start, table.places[hook], table.places[len(CHAINS) + hook])] if table.hooks >> hook & 1 else []
+    work = [one for one in _hooked(table) if one[0] in starts]
     while work:
         chain, first, last = work.pop()
+        if chain in found:
+            continue
         rules = []
         for begin, at_target, end in _entries(table, layout, first):
             if begin > last or _extension(table.entries, at_target).name == _ERROR:
                 break
             rules.append((end, _rule(table, layout, begin, at_target)))
         found[chain] = _chain(table, rules)
-        leading = [one for one in found[chain].rules if one.leads_to in wanted and one.leads_to not in found]
-        work += [(one.leads_to, _VERDICT.unpack_from(one.target.info)[0], len(table.entries)) for one in leading]
+        leading = (one for one in found[chain].rules if one.leads_to and (wanted is None or one.leads_to in wanted))
+        work += ((one.leads_to, _VERDICT.unpack_from(one.target.info)[0], len(table.entries)) for one in leading)
     return found
+
+
+def _hooked(table: XtTable) -> t.List[t.Tuple[str, int, int]]:
+    """Return the chains of hooks, where they begin, and where their policies are."""
+    places = zip(CHAINS, table.places, table.places[len(CHAINS) :])
+    return [place for hook, place in enumerate(places) if table.hooks >> hook & 1]
 
 
 def used_chains(table: XtTable) -> t.List[str]:
     """Return the chains of hooks that have rules."""
-    hooked = ((chain, hook) for chain, hook in HOOKS.items() if table.hooks >> hook & 1)
-    return [chain for chain, hook in hooked if table.places[hook] != table.places[len(CHAINS) + hook]]
+    return [chain for chain, first, last in _hooked(table) if first != last]
 
 
 def chain_names(table: XtTable) -> t.Set[str]:
@@ -227,7 +218,7 @@ def chain_names(table: XtTable) -> t.Set[str]:
 
 def jumps(table: XtTable, chain: str) -> t.List[str]:
     """Return the chains that rules of the chain of a hook lead to; no other rule is looked at."""
-    return [rule.leads_to for one in chains_from(table, chain).values() for rule in one.rules if rule.leads_to]
+    return [rule.leads_to for one in chains(table, (chain,), ()).values() for rule in one.rules if rule.leads_to]
 
 
 def _rule(table: XtTable, layout: _Layout, begin: int, at_target: int) -> XtRule:

@@ -125,4 +125,4 @@ def _nft(table: nf_tables.NftTable, known: Known) -> t.Optional[RuleTable]:
 
 def _legacy(table: xtables.XtTable, known: Known) -> t.Optional[RuleTable]:
     """Return POSTROUTING of a table, and the chains of such programs to which it leads."""
-    return xt_tables.read(table, known, xtables.chains_from(table, _POSTROUTING, _OF_NAT))
+    return xt_tables.read(table, known, xtables.chains(table, (_POSTROUTING,), _OF_NAT))

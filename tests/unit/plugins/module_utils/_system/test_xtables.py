@@ -21,12 +21,13 @@ _TABLE = table(
 
 def test_chains_that_one_leads_to() -> None:
     every = xtables.chains(_TABLE)
-    assert xtables.chains_from(_TABLE, "POSTROUTING", ("MINE", "OTHER")) == {
+    assert set(every) == {"PREROUTING", "POSTROUTING", "MINE"}
+    assert xtables.chains(_TABLE, ("POSTROUTING",), ("MINE", "OTHER")) == {
         name: every[name] for name in ("POSTROUTING", "MINE")
     }
-    assert xtables.chains_from(_TABLE, "POSTROUTING") == {"POSTROUTING": every["POSTROUTING"]}
-    assert xtables.chains_from(_TABLE, "PREROUTING", ("MINE",)) == {"PREROUTING": every["PREROUTING"]}
-    assert xtables.chains_from(_TABLE, "OUTPUT") == {}
+    assert xtables.chains(_TABLE, ("POSTROUTING",), ()) == {"POSTROUTING": every["POSTROUTING"]}
+    assert xtables.chains(_TABLE, ("PREROUTING",), ("MINE",)) == {"PREROUTING": every["PREROUTING"]}
+    assert xtables.chains(_TABLE, ("OUTPUT",)) == {}
     assert xtables.jumps(_TABLE, "POSTROUTING") == ["MINE"]
 
 
