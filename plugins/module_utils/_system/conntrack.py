@@ -155,14 +155,23 @@ def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[
     """
     family, number = of_address(seen.address), bytes([PROTOCOLS[protocol]])
 
-    def is_meant(message: Message) -> bool:
-        answered = _sides(netlink.attributes(message.body[4:]), family)[1]
-        return answered.protocol == number and answered.ends[1] == seen and remote in (None, answered.ends[0])
-
+    found = []
     # Asked for one connection by its addresses, the kernel looks into one zone only.
+    for message in _tracked(family):
+        known = netlink.attributes(message.body[4:])
+        answered = _sides(known, family)[1]
+        if answered.protocol == number and answered.ends[1] == seen and remote in (None, answered.ends[0]):
+            found.append(_connection(protocol, known, family))
+    return found
+
+
+def _tracked(family: Family) -> t.Iterator[Message]:
+    """Return the connections of a family as they come, some perhaps twice: of these the kernel reports no changes.
+
+    :raises NodeError: the kernel refuses the request.
+    """
     with Netlink(netlink.NETFILTER) as kernel:
-        messages = kernel.dump(_GET, netlink.family_head(family.number), "tracked connections", wanted=is_meant)
-    return [_connection(protocol, netlink.attributes(message.body[4:]), family) for message in messages]
+        yield from kernel.each(_GET, netlink.family_head(family.number), "tracked connections")
 
 
 def read(family: Family, look: t.Callable[[Flow], None]) -> None:
@@ -172,14 +181,10 @@ def read(family: Family, look: t.Callable[[Flow], None]) -> None:
     :raises NodeError: the kernel refuses the request.
     """
 
-    def pass_on(message: Message) -> bool:
+    for message in _tracked(family):
         flow = _flow(message, family)
         if flow is not None:
             look(flow)
-        return False
-
-    with Netlink(netlink.NETFILTER) as kernel:
-        kernel.dump(_GET, netlink.family_head(family.number), "tracked connections", wanted=pass_on)
 
 
 def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
@@ -189,19 +194,13 @@ def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
     :raises NodeError: the kernel refuses the request.
     """
     match, longest = _layout(family).match, functools.lru_cache(maxsize=None)(_longest_timeout)
-
-    def pass_on(message: Message) -> bool:
+    for message in _tracked(family):
         found = match(message.body)
         parts = found.groups() if found else _parts(netlink.attributes(message.body[4:]), family)
         if parts:
             source, source_port, remote, seen, protocol, remote_port, seen_port, zone, status, timeout, *state = parts
             idle = _idle(longest, protocol[0], status, timeout, *state)
             look(PortUse(source, source_port, seen, seen_port, remote, remote_port, protocol, zone, idle))
-        return False
-
-    with Netlink(netlink.NETFILTER) as kernel:
-        # What was read once more would be counted twice.
-        kernel.dump(_GET, netlink.family_head(family.number), "tracked connections", attempts=1, wanted=pass_on)
 
 
 def remove(family: Family, flows: t.Sequence[Flow]) -> int:

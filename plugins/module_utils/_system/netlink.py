@@ -230,25 +230,17 @@ class Netlink:
     def __exit__(self, *_exc: object) -> None:
         self.socket.close()
 
-    def dump(
-        self,
-        kind: int,
-        body: bytes,
-        what: str,
-        attempts: int = ATTEMPTS,
-        wanted: t.Optional[t.Callable[[Message], bool]] = None,
-    ) -> t.List[Message]:
+    def dump(self, kind: int, body: bytes, what: str, attempts: int = ATTEMPTS) -> t.List[Message]:
         """Dump all objects of one kind.
 
         :param what: the object of the request, for the error message.
         :param attempts: how often a dump is started, if other programs interrupt it with changes.
-        :param wanted: whether an object is; others do not stay in memory. None: all are.
         :raises KernelError: the kernel refused.
         :raises NodeError: it kept changing, or did not answer.
         """
         for _attempt in range(attempts):
             with ignoring(errno.EINTR):
-                return [message for message in self.each(kind, body, what) if wanted is None or wanted(message)]
+                return list(self.each(kind, body, what))
         raise NodeError("cannot read %s: other programs keep changing them" % what)
 
     def each(self, kind: int, body: bytes, what: str) -> t.Iterator[Message]:
