@@ -57,9 +57,8 @@ class Node:
         self.run = run
         self.lock_timeout = lock_timeout
         self.has_extension = has_extension
-        self._reported: t.Dict[t.Tuple[str, str], t.Tuple[t.Tuple[int, ...], str]] = {}
-        #: programs that did not tell their version in time, with the error
-        self._silent: t.Dict[t.Tuple[str, str], NodeError] = {}
+        #: the version line of each program, or the error of one that did not tell it in time
+        self._reported: t.Dict[t.Tuple[str, str], t.Union[str, NodeError]] = {}
 
     def within(self, seconds: float) -> Node:
         """Return the same node, on which all programs that are run from now on have this time together, and no lock is
@@ -88,14 +87,15 @@ class Node:
             return None
         # ip6tables is iptables by another name: one file, which is run once.
         program = os.path.realpath(path), os.path.basename(path).replace("ip6tables", "iptables")
-        if program in self._silent:
-            raise self._silent[program]
         if program not in self._reported:
             try:
-                found = re.search(_VERSION, self.run([path, "--version"], timeout=_PATIENCE).stdout)
+                self._reported[program] = self.run([path, "--version"], timeout=_PATIENCE).stdout
             except NodeError as exc:
-                self._silent[program] = exc
-                raise
-            version = tuple(int(part) for part in found.group(1).split(".")) if found else ()
-            self._reported[program] = version, (found.group(2) or "") if found else ""
-        return Tool(path, *self._reported[program])
+                self._reported[program] = exc
+        told = self._reported[program]
+        if isinstance(told, NodeError):
+            raise told
+        found = re.search(_VERSION, told)
+        if found is None:
+            return Tool(path)
+        return Tool(path, tuple(int(part) for part in found.group(1).split(".")), found.group(2) or "")

@@ -113,17 +113,7 @@ def without_holder(message: str) -> str:
 
 
 def _command(pid: str) -> str:
-    try:
-        with open("/proc/%s/cmdline" % pid, "rb") as cmdline:
-            words = _on_one_line(cmdline.read(4096).replace(b"\0", b" "))
-        if words:
-            return words[:120]
-        with open("/proc/%s/comm" % pid, "rb") as comm:
-            return _on_one_line(comm.read())
-    except OSError:
-        return "unknown command"
-
-
-def _on_one_line(raw: bytes) -> str:
-    """Return text of a process on one line: ``without_holder`` would not find a line end in a message."""
-    return re.sub(r"\s+", " ", raw.decode("utf-8", "replace")).strip()  # for PyPy, split() leaves U+001C
+    """Return the command line of a process on one line: ``without_holder`` would not find a line end in a message."""
+    words = " ".join(files.lines("/proc/%s/cmdline" % pid, 4096))
+    # For PyPy, split() leaves U+001C.
+    return re.sub(r"[\s\0]+", " ", words).strip()[:120] or "unknown command"
