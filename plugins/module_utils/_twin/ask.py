@@ -70,11 +70,13 @@ class Asker:
         self._ports = itertools.cycle(_PORTS)
         self._used: t.Set[int] = set()
         self._sources: t.Dict[str, t.Optional[int]] = {}
-        self._networks: t.Dict[int, t.List[t.Any]] = {}
         self._names = {link.name: index for index, link in cables.items()}
         self._own = routing.read()
         self._addresses = routing.local_addresses(self._own)
         self._answered = self._addresses | routing.anycasts(self._own)
+        self._networks: t.Dict[int, t.List[t.Any]] = {}
+        for one in routing.addresses(self._own):
+            self._networks.setdefault(one.link, []).append(one.network)
         self._broadcasts = {"255.255.255.255", *routing.broadcasts(self._own)}
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
@@ -151,7 +153,8 @@ class Asker:
             receiver, _port = self._neighbours.port(index, question.destination)
         sender, place = self._neighbours.port(index, question.source)
         if place is None or place not in self._links:
-            place = self._last_port(index)
+            # The last port of a bridge is the one for pods that do not exist.
+            place = max(port for port, link in self._links.items() if link.master == index)
         self._outside.inject(place, data, receiver, sender)
         return None
 
@@ -166,14 +169,8 @@ class Asker:
 
     def _is_beside(self, bridge: int, destination: str) -> bool:
         """Return whether a host behind a bridge reaches a destination without the node's routing."""
-        if bridge not in self._networks:
-            self._networks[bridge] = [one.network for one in routing.addresses(self._own) if one.link == bridge]
         address = ipaddress.ip_address(destination)
-        return destination not in self._answered and any(address in network for network in self._networks[bridge])
-
-    def _last_port(self, bridge: int) -> int:
-        """Return the last port of a bridge, which is the one for pods that do not exist."""
-        return max(index for index, link in self._links.items() if link.master == bridge)
+        return destination not in self._answered and any(address in one for one in self._networks.get(bridge, ()))
 
     def _look(self, question: Question, number: int) -> Answer:
         # A copy that a rule sends comes out before the packet itself.

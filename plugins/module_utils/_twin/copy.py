@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import typing as t
 
 from .._errors import NodeError
-from .._system import ipsets, netlink, nf_tables
+from .._system import ipsets, netlink, nf_tables, xtables
 from .._system.process import Runner
-from . import equal_priorities, history, ipvs, legacy, links, namespaces, neighbours, routing, sysctls, trace
+from . import equal_priorities, history, ipvs, links, namespaces, neighbours, routing, sysctls, trace
 from .ask import Asker
 from .cable_ends import Outside
 from .deciding_rule import Rules
@@ -30,9 +31,9 @@ class Copies:
 
     def __init__(self, state: NodeState, run: Runner) -> None:
         self._ties = equal_priorities.find(state.tables, state.legacy)
-        self._main = Copy(state, run, legacy_first=False)
         # Tables of iptables-legacy cannot be taken out and put in again: that order needs a copy of its own.
-        self._other = Copy(state, run, legacy_first=True) if self._ties.legacy else None
+        self._copies = [Copy(state, run, first) for first in ((False, True) if self._ties.legacy else (False,))]
+        self._main = self._copies[0]
 
     def unseen(self) -> t.List[Unseen]:
         """Return what could not be copied."""
@@ -44,15 +45,13 @@ class Copies:
 
     def steer(self, some: t.Sequence[Steering]) -> None:
         """Take packets from some source ports past choices by chance, as far as the kernel lets us."""
-        for copy in (self._main, self._other):
-            if copy is not None:
-                copy.steer(some)
+        for copy in self._copies:
+            copy.steer(some)
 
     def forget(self) -> None:
         """Forget what rules have seen."""
-        self._main.forget()
-        if self._other is not None:
-            self._other.forget()
+        for copy in self._copies:
+            copy.forget()
 
     def orders(self) -> int:
         """Return how many orders of chains are tried."""
@@ -74,9 +73,7 @@ class Copies:
 
     def _each(self) -> t.Iterator[Copy]:
         """Yield a copy for each order of chains, with its chains in that order until the next one is taken."""
-        yield self._main
-        if self._other is not None:
-            yield self._other
+        yield from self._copies
         # The table that was made last is asked first; then each of the others is; in the end all is as it was.
         for table in self._ties.tables[:-1]:
             self._main.put_first(table)
@@ -115,7 +112,7 @@ class Copy:
         self._rules = Rules(run, state.tables, state.legacy)
         self._tables = state.tables
         self._asker = Asker(outside, self._rules, copied, known, families)
-        self._trace()
+        self._try("trace", trace.prepare, "the rules that decide: ")
 
     def _copy_links(
         self, state: NodeState, network: int
@@ -146,24 +143,20 @@ class Copy:
 
     def _copy_rules(self, state: NodeState, run: Runner, legacy_first: bool) -> None:
         self._miss("ipset", ipsets.write(state.sets))
-        if not legacy_first:
-            self._miss("table", legacy.write(state.legacy))
-        for table in state.tables:
-            if nf_tables.filters_frames(table):
-                continue  # packets of the copy have other hardware addresses
-            try:
-                nf_tables.write(table)
-            except netlink.KernelError as exc:
-                self._miss("table", [str(exc)])
-        if legacy_first:
-            self._miss("table", legacy.write(state.legacy))
+        # Packets of the copy have other hardware addresses.
+        copied = [table for table in state.tables if not nf_tables.filters_frames(table)]
+        tables = [functools.partial(nf_tables.write, table) for table in copied]
+        old = [functools.partial(xtables.write, table) for table in state.legacy]
+        # What is registered last comes first.
+        for write in tables + old if legacy_first else old + tables:
+            self._try("table", write)
         self._miss("ipvs", ipvs.write(run, state.services))
 
-    def _trace(self) -> None:
+    def _try(self, code: str, work: t.Callable[[], None], about: str = "") -> None:
         try:
-            trace.prepare()
+            work()
         except NodeError as exc:
-            self._miss("trace", ["the rules that decide: %s" % exc])
+            self._miss(code, [about + str(exc)])
 
     def _miss(self, code: str, texts: t.Iterable[str]) -> None:
         self.unseen += [Unseen(code, text) for text in texts]

@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import struct
 import typing as t
 
 from .._errors import NodeError
-from .._system import netlink, nf_tables, nfnetlink, xtables
+from .._system import iptables_tool, netlink, nf_tables, nfnetlink, xtables
 from .._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT, NFTABLES
 from .._system.families import BY_NUMBER
-from .._system.iptables_tool import find_tool
 from .._system.nft_expressions import Named, expression, of_rule
 from .._system.node import Node
-from .._system.process import Runner, which
+from .._system.process import Outcome, Runner
 from .._system.xtables import HOOKS
 from . import trace
 from .values import MetRule, Steering
@@ -162,7 +162,7 @@ class Rules:
         """Return a step as a rule, as the tool that made it lists it, if that is known."""
         backend = IPTABLES_LEGACY if step.legacy else IPTABLES_NFT if self._is_iptables(step) else NFTABLES
         text = self._text(step, backend) if step.kind == trace.RULE else ""
-        return MetRule(backend, "%s %s" % (_family(step), step.table), step.chain, text)
+        return MetRule(backend, "%s %s" % (nf_tables.FAMILIES[step.family], step.table), step.chain, text)
 
     def _is_iptables(self, step: trace.Step) -> bool:
         """Return whether a table is one of iptables-nft: no other program names tables and base chains like that."""
@@ -184,35 +184,23 @@ class Rules:
         return "rule %d of chain %s" % (place + 1, step.chain)
 
     def _list(self, step: trace.Step, backend: str) -> t.List[str]:
+        """Return what a tool prints of the chain of a step; nothing if the node has none that can."""
         key = (step.family, step.table, step.chain, backend)
         if key not in self._listed:
-            self._listed[key] = self._print(*self._command(step, backend))
+            self._listed[key] = []
+            with contextlib.suppress(NodeError):
+                done = self._print(step, backend)
+                # A tool that crashes on what a newer one wrote, or cannot print it, has no word for the rule.
+                if done is not None and done.rc == 0:
+                    self._listed[key] = done.stdout.splitlines()
         return self._listed[key]
 
-    def _command(self, step: trace.Step, backend: str) -> t.Tuple[t.Sequence[str], t.List[str]]:
-        """Return the names that the program which lists a chain may have, and its arguments."""
+    def _print(self, step: trace.Step, backend: str) -> t.Optional[Outcome]:
         if backend == NFTABLES:
-            return ("nft",), ["-a", "-s", "list", "chain", nf_tables.FAMILIES[step.family], step.table, step.chain]
-        family = BY_NUMBER[step.family]
-        arguments = ["-t", step.table, "-S", step.chain]
-        if backend == IPTABLES_NFT:
-            return (family.iptables + "-nft", family.iptables), arguments
-        tool = find_tool(self._node, IPTABLES_LEGACY, family)
-        return (tool.path,) if tool else (), arguments
-
-    def _print(self, names: t.Sequence[str], arguments: t.Sequence[str]) -> t.List[str]:
-        for name in names:
-            path = which(name)
-            if path is None:
-                continue
-            try:
-                done = self._node.run([path, *arguments], timeout=_PATIENCE)
-            except NodeError:
-                continue
-            # A tool that crashes on what a newer one wrote (negative), or cannot print it, has no word for the rule.
-            if done.rc == 0:
-                return done.stdout.splitlines()
-        return []
+            place = nf_tables.FAMILIES[step.family], step.table, step.chain
+            return self._node.run(["nft", "-a", "-s", "list", "chain", *place], timeout=_PATIENCE)
+        tool = iptables_tool.find(self._node, backend, BY_NUMBER[step.family])
+        return None if tool is None else tool.list_chain(step.chain, step.table)
 
     def _chain(self, step: trace.Step) -> t.Dict[int, str]:
         """Return the number of each rule in the chain of a step, in order, and what it does."""
@@ -242,7 +230,3 @@ def _effect(name: str, info: bytes) -> str:
         return _TRANSLATES
     untracks = name in _UNTRACKING or (name == "CT" and struct.unpack_from("=H", info)[0] & _NOTRACK)
     return _UNTRACKS if untracks else ""
-
-
-def _family(step: trace.Step) -> str:
-    return nf_tables.FAMILIES.get(step.family, str(step.family))

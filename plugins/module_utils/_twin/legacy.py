@@ -30,17 +30,3 @@ def read(wanted: t.Callable[[str], bool] = lambda _name: True) -> t.Tuple[t.Tupl
             except NodeError as exc:
                 missing.append(str(exc))
     return tuple(tables), missing
-
-
-def write(tables: t.Sequence[XtTable]) -> t.List[str]:
-    """Make the tables in this network namespace, which must be one of our own.
-
-    :returns: what could not be made.
-    """
-    missing = []
-    for table in tables:
-        try:
-            xtables.write(table)
-        except NodeError as exc:
-            missing.append(str(exc))
-    return missing

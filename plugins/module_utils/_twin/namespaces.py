@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import multiprocessing.connection
 import os
 import signal
@@ -208,22 +209,21 @@ def _mount() -> None:
 
 
 def _serve(pipe: multiprocessing.connection.Connection, make: t.Callable[[], t.Any]) -> None:
-    try:
-        target = make()
-    except Exception as exc:
-        pipe.send(("failed", _text(exc), time.process_time()))
-        return
-    pipe.send(("done", None, time.process_time()))
-    while True:
+    kind, target = _outcome(make)
+    pipe.send((kind, None if kind == "done" else target, time.process_time()))
+    while kind == "done":
         try:
             method, arguments = pipe.recv()
         except EOFError:
             return
-        try:
-            pipe.send(("done", getattr(target, method)(*arguments), time.process_time()))
-        except Exception as exc:
-            pipe.send(("failed", _text(exc), time.process_time()))
+        outcome = _outcome(functools.partial(getattr(target, method), *arguments))
+        pipe.send((*outcome, time.process_time()))
 
 
-def _text(exc: Exception) -> str:
-    return str(exc) if isinstance(exc, NodeError) else "%s: %s" % (type(exc).__name__, exc)
+def _outcome(work: t.Callable[[], t.Any]) -> t.Tuple[str, t.Any]:
+    try:
+        return "done", work()
+    except NodeError as exc:
+        return "failed", str(exc)
+    except Exception as exc:
+        return "failed", "%s: %s" % (type(exc).__name__, exc)

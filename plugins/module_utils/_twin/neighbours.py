@@ -52,17 +52,21 @@ def read(links: t.Container[int]) -> Neighbours:
     with Netlink(netlink.ROUTE) as kernel:
         for family in BY_NUMBER:
             for message in kernel.dump(_GET, _NDM.pack(family, 0, 0, 0, 0), "neighbours"):
-                _family, link, state, _flags, _type = _NDM.unpack_from(message.body)
-                known = netlink.attributes(message.body[_NDM.size :])
+                link, state, known = _parsed(message)
                 mac = known.get(_HARDWARE, b"")
                 if link in links and state & _KNOWN and _ADDRESS in known and len(mac) == 6 and not mac[0] & _GROUP:
                     hardware[link, str(ipaddress.ip_address(known[_ADDRESS]))] = mac
         for message in kernel.dump(_GET, _NDM.pack(_AF_BRIDGE, 0, 0, 0, 0), "forwarding tables of bridges"):
-            _family, link, state, _flags, _type = _NDM.unpack_from(message.body)
-            known = netlink.attributes(message.body[_NDM.size :])
+            link, state, known = _parsed(message)
             if _MASTER in known and not state & _PERMANENT:  # permanent ones are the bridge's own
                 ports[known[_HARDWARE]] = link
     return Neighbours(hardware, ports)
+
+
+def _parsed(message: Message) -> t.Tuple[int, int, netlink.Attributes]:
+    """Return link, state and attributes."""
+    _family, link, state, _flags, _type = _NDM.unpack_from(message.body)
+    return link, state, netlink.attributes(message.body[_NDM.size :])
 
 
 def write(neighbours: Neighbours, number: t.Mapping[int, int]) -> Neighbours:

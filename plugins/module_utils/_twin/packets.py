@@ -63,16 +63,15 @@ def transport(
         body = struct.pack("!HHIIBBHHH", source_port, port, number, confirmed, words << 4, flags, 64240, 0, 0)
         body += options
         place = 16
-    elif protocol == UDP:
-        body = struct.pack("!HHHH", source_port, port, 8 + len(token), 0) + token
+    elif protocol in (UDP, UDPLITE):
+        # UDP-Lite has there what the checksum covers; 0: all of it.
+        length = 8 + len(token) if protocol == UDP else 0
+        body = struct.pack("!HHHH", source_port, port, length, 0) + token
         place = 6
     elif protocol == SCTP:
         chunk = struct.pack("!BBHIIHHI", 1, 0, 20, number or 1, 65535, 1, 1, number)
         body = struct.pack("!HHII", source_port, port, 0, 0) + chunk
         return body[:8] + struct.pack("<I", _crc32c(body) ^ bool(stray)) + body[12:]
-    elif protocol == UDPLITE:
-        body = struct.pack("!HHHH", source_port, port, 0, 0) + token
-        place = 6
     elif protocol == DCCP:
         # A request with a sequence number of 48 bits (RFC 4340).
         body = struct.pack("!HHBBHBBHII", source_port, port, 5, 0, 0, 1, 0, 0, number, 0) + token

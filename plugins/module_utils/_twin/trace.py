@@ -102,7 +102,7 @@ def _switch(on: bool) -> None:
 class Trace:
     """Hears of every rule that a packet meets, from when it is made until the end of ``with``."""
 
-    def __init__(self, families: t.Iterable[int]) -> None:
+    def __init__(self, families: t.Sequence[int]) -> None:
         """Trace the rules of all tables.
 
         :param families: of the tables of iptables-legacy that there are, as numbers of nfgenmsg.
@@ -111,7 +111,6 @@ class Trace:
         self._rules.socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _NFTRACE_GROUP)
         self._rules.socket.setblocking(False)
         self._log = Netlink(netlink.NETFILTER, buffer=netlink.LARGE)
-        families = list(families)
         if families:
             self._listen(families)
         self._log.socket.setblocking(False)
@@ -126,16 +125,15 @@ class Trace:
         self._log.socket.close()
 
     def _listen(self, families: t.Sequence[int]) -> None:
-        for family in families:
-            self._configure(family, netlink.attribute(_CONFIG_COMMAND, bytes((_PF_BIND,))))
-        mode = struct.pack("!IBx", _COPIED, _COPY_PACKET)
-        self._configure(socket.AF_UNSPEC, netlink.attribute(_CONFIG_COMMAND, bytes((_BIND,))))
-        self._configure(socket.AF_UNSPEC, netlink.attribute(_CONFIG_MODE, mode))
-        self._configure(socket.AF_UNSPEC, netlink.network_word(_CONFIG_THRESHOLD, 1))
-
-    def _configure(self, family: int, attribute: bytes) -> None:
-        (code,) = self._log.change([Message(_LOG | _LOG_CONFIG, netlink.family_head(family) + attribute)], 0)
-        if code:
+        wanted = [(family, netlink.attribute(_CONFIG_COMMAND, bytes((_PF_BIND,)))) for family in families]
+        about_packets = (
+            netlink.attribute(_CONFIG_COMMAND, bytes((_BIND,))),
+            netlink.attribute(_CONFIG_MODE, struct.pack("!IBx", _COPIED, _COPY_PACKET)),
+            netlink.network_word(_CONFIG_THRESHOLD, 1),
+        )
+        wanted += [(socket.AF_UNSPEC, attribute) for attribute in about_packets]
+        requests = [Message(_LOG | _LOG_CONFIG, netlink.family_head(family) + one) for family, one in wanted]
+        for code in filter(None, self._log.change(requests, 0)):
             raise netlink.KernelError(code, "a log of packets")
 
     def steps(self, mine: t.Callable[[bytes], bool]) -> t.List[Step]:

@@ -46,9 +46,11 @@ class _Rules:
     def __init__(self, state: NodeState, run: Runner) -> None:
         self._state = state
         self._run = run
-        refused = ipsets.write(state.sets) + legacy.write(state.legacy)
+        refused = ipsets.write(state.sets)
         if refused:
             raise NodeError("the rules of the node cannot be copied: " + "; ".join(refused))
+        for table in state.legacy:
+            xtables.write(table)
         self._made = {table for table in state.tables if _write(table)}
 
     def apply(
