@@ -167,8 +167,8 @@ def test_connection_that_is_open(node: _Node) -> None:
     seen = _written(a.node, re.findall(r"dport=([0-9]+)", listed)[1])
     answer = node.who(seen, None, _written_time(time.time()))
     assert re.search(r"\(default/web-0\) -> .*, open since \S+Z$", answer[0]), answer
-    assert answer[1].startswith("no ended connection is in the log; "), answer
-    with pytest.raises(NodeError, match="the log has no connection"):
+    assert answer[1].startswith("the log has no connection that ended; "), answer
+    with pytest.raises(NodeError, match="the log has no connection that ended"):
         node.who(seen, None, _an_hour_ago())
 
 

@@ -74,7 +74,7 @@ def _then(paths: Paths, asked: WhoRequest, at: Moment) -> t.List[str]:
     # One that began later than now began before the clock was set back.
     meant = [one for one in still_open if one.began is None or one.began < at.end or one.began > now]
     lines = [_logged_line(one, held) for one in [*found.connections, *meant]]
-    about = "; ".join(coverage.describe(paths.log_dir, found, at, bool(lines))) + not_read
+    about = "; ".join(coverage.describe(paths.log_dir, found, at)) + not_read
     if not lines:
         raise NodeError("no logged %s at %s: %s" % (asked, show_moment(at.start), about))
     return [*lines, about]

@@ -68,16 +68,15 @@ def came_twice(folder: str, at: Moment) -> bool:
     return any(before is not None and after < at.end and at.start <= before for before, after in gaps)
 
 
-def describe(folder: str, found: Found, at: Moment, is_open: bool = False) -> t.Iterator[str]:
+def describe(folder: str, found: Found, at: Moment) -> t.Iterator[str]:
     """Return what the log covers, and what it does not know.
 
     :param folder: of the log.
     :param found: what it has about the moment.
-    :param is_open: whether there is an open connection beside it.
     """
     runs = _gaps(folder)
     if found.first is None or found.last is None:
-        yield "no ended connection is in the log" if is_open else "the log has no connection"
+        yield "the log has no connection that ended"
     else:
         last = found.last if runs is None else max(found.last, runs[1])
         yield "the log has connections that ended from %s to %s" % (show_moment(found.first), show_moment(last))
@@ -86,9 +85,7 @@ def describe(folder: str, found: Found, at: Moment, is_open: bool = False) -> t.
     if runs is None:
         yield "when it was interrupted is not known"
     else:
-        gone = [gap for gap in runs[0] if found.first is None or max(gap[0] or 0.0, gap[1]) > found.first]
-        earlier = [gap for gap in runs[0] if gap not in gone][-1:]
-        for before, after in (earlier + gone)[-_SHOWN_GAPS:]:
+        for before, after in runs[0][-_SHOWN_GAPS:]:
             if before is not None and before > after:
                 yield "the clock was set back from %s to %s" % (show_moment(before), show_moment(after))
             elif before is None:
