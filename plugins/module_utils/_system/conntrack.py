@@ -13,7 +13,6 @@ import functools
 import ipaddress
 import math
 import re
-import struct
 import typing as t
 
 from .._errors import NodeError
@@ -42,6 +41,9 @@ _TCP_STATES = (
 _SOURCE = {IPV4: 1, IPV6: 3}
 _DESTINATION = {IPV4: 2, IPV6: 4}
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
+
+#: What stands in an example of a message for what a pattern of it passes over, and for what it keeps as a group.
+_PASSED, _KEPT = b"\xfe", b"\xff"
 
 _TIMEOUTS = "/proc/sys/net/netfilter/nf_conntrack_"
 
@@ -198,8 +200,8 @@ def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
         found = match(message.body)
         parts = found.groups() if found else _parts(netlink.attributes(message.body[4:]), family)
         if parts:
-            source, source_port, remote, seen, protocol, remote_port, seen_port, zone, status, timeout, *state = parts
-            idle = _idle(longest, protocol[0], status, timeout, *state)
+            source, _to, _of, source_port, _port, remote, seen, protocol, remote_port, seen_port, zone, *times = parts
+            idle = _idle(longest, protocol[0], *times)
             look(PortUse(source, source_port, seen, seen_port, remote, remote_port, protocol, zone, idle))
 
 
@@ -315,13 +317,7 @@ def _parts(known: netlink.Attributes, family: Family) -> t.Optional[t.Tuple[t.An
     opened, answered = _sides(known, family)
     if not (opened.source and answered.source and opened.source_port and answered.source_port):
         return None
-    return (
-        opened.source,
-        opened.source_port,
-        *answered[:5],
-        answered.zone or known.get(_ZONE, b""),
-        *_time_parts(known),
-    )
+    return (*opened[:5], *answered[:5], answered.zone or known.get(_ZONE, b""), *_time_parts(known))
 
 
 def _layout(family: Family) -> t.Pattern[bytes]:
@@ -329,42 +325,34 @@ def _layout(family: Family) -> t.Pattern[bytes]:
 
     What it does not match, such as connections in zones, is parsed.
     """
-    size = family.size
-    source, destination = _SOURCE[family], _DESTINATION[family]
 
-    def bundle(kind: int, *parts: t.Tuple[bytes, int]) -> t.Tuple[bytes, int]:
-        length = sum(part[1] for part in parts)
-        return _header(kind | netlink.NESTED, length) + b"".join(part[0] for part in parts), 4 + length
+    def value(kind: int, size: int, filling: bytes = _PASSED) -> bytes:
+        return netlink.attribute(kind, filling * size)
 
-    def value(kind: int, length: int, kept: bool = False) -> t.Tuple[bytes, int]:
-        padding = -length % 4
-        text = _header(kind, length) + (b"(.{%d})" if kept else b".{%d}") % length + b".{%d}" % padding
-        return text, 4 + length + padding
-
-    def side(kind: int, *kept: bool) -> bytes:
-        places = ((source, size), (destination, size)), ((_NUMBER, 1), (_SOURCE_PORT, 2), (_DESTINATION_PORT, 2))
-        flags = iter(kept)
-        addresses, ports = (bundle(part, *(value(*one, next(flags)) for one in places[part - 1])) for part in (1, 2))
-        return bundle(kind, addresses, ports)[0]
-
-    words = b"|".join(value(kind, 4)[0] for kind in (_MARK, _USE, _ID))
-    counters = b"".join(bundle(kind, value(1, 8), value(2, 8))[0] for kind in _COUNTERS)
-    started = bundle(_TIMESTAMP, value(_START, 8))[0]
+    addresses = (value(kind[family], family.size, _KEPT) for kind in (_SOURCE, _DESTINATION))
+    ports = (value(kind, 2, _KEPT) for kind in (_SOURCE_PORT, _DESTINATION_PORT))
+    side = netlink.nest(_ADDRESSES, *addresses) + netlink.nest(_PROTOCOL, value(_NUMBER, 1, _KEPT), *ports)
+    words = b"|".join(_pattern(value(kind, 4)) for kind in (_MARK, _USE, _ID))
+    counters = b"".join(netlink.nest(kind, value(1, 8), value(2, 8)) for kind in _COUNTERS)
     scales = (value(kind, 1) for kind in _TCP_SCALES)
-    states = value(_TCP_STATE, 1, True), *scales, *(value(kind, 2, True) for kind in _TCP_FLAGS)
-    tcp = bundle(_PROTOCOL_STATE, bundle(_TCP, *states))[0]
+    states = value(_TCP_STATE, 1, _KEPT), *scales, *(value(kind, 2, _KEPT) for kind in _TCP_FLAGS)
+    optional = (
+        counters,
+        netlink.nest(_TIMESTAMP, value(_START, 8)),
+        netlink.nest(_PROTOCOL_STATE, netlink.nest(_TCP, *states)),
+    )
     parts = (
         b"(?s).{4}",
-        side(_ORIGINAL, True, False, False, True, False),
-        side(_REPLY, True, True, True, True, True),
+        _pattern(netlink.nest(_ORIGINAL, side) + netlink.nest(_REPLY, side)),
         b"()",
-        value(_STATUS, 4, True)[0],
+        _pattern(value(_STATUS, 4, _KEPT)),
         b"(?:%s)*" % words,
-        value(_TIMEOUT, 4, True)[0],
-        b"(?:%s)?(?:%s)?(?:%s)?" % (counters, started, tcp),
+        _pattern(value(_TIMEOUT, 4, _KEPT)),
+        *(b"(?:%s)?" % _pattern(one) for one in optional),
     )
     return re.compile(b"".join(parts))
 
 
-def _header(kind: int, length: int) -> bytes:
-    return re.escape(struct.pack("=HH", 4 + length, kind))
+def _pattern(example: bytes) -> bytes:
+    passing = re.sub(_PASSED + b"+", lambda some: b".{%d}" % len(some[0]), re.escape(example))
+    return re.sub(_KEPT + b"+", lambda some: b"(.{%d})" % len(some[0]), passing)
