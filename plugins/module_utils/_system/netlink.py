@@ -14,6 +14,7 @@ import errno
 import os
 import socket
 import struct
+import sys
 import typing as t
 
 from .._errors import NodeError
@@ -190,6 +191,11 @@ def family_head(family: int) -> bytes:
 def number(value: t.Optional[bytes]) -> int:
     """Return a number from an attribute in network byte order; 0 without one."""
     return int.from_bytes(value or b"", "big")
+
+
+def native(value: t.Optional[bytes]) -> int:
+    """Return a number from an attribute in the byte order of the machine; 0 without one."""
+    return int.from_bytes(value or b"", sys.byteorder)
 
 
 def name(value: bytes) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-import sys
 import time
 import typing as t
 
@@ -85,7 +84,7 @@ def read() -> t.Tuple[Link, ...]:
     # Links are listed by index, which they keep on a way through other namespaces; the tables have the newest first.
     # A link that is in none, because of an MTU below 68, has no address.
     parameters = (netlink.value(message.body[_NDTM.size :], _PARAMETERS) for message in tables)
-    age = {_word(netlink.value(each, _PARAMETERS_LINK)): number for number, each in enumerate(parameters)}
+    age = {netlink.native(netlink.value(each, _PARAMETERS_LINK)): number for number, each in enumerate(parameters)}
     return tuple(sorted(found, key=lambda link: (-age.get(link.index, -1), link.index)))
 
 
@@ -100,18 +99,14 @@ def _link(body: bytes) -> Link:
         name=netlink.name(known[_NAME]),
         kind=kind,
         flags=flags,
-        mtu=_word(known.get(_MTU)),
+        mtu=netlink.native(known.get(_MTU)),
         address=known.get(_ADDRESS, b""),
-        master=_word(known.get(_MASTER)),
-        group=_word(known.get(_GROUP)),
+        master=netlink.native(known.get(_MASTER)),
+        group=netlink.native(known.get(_GROUP)),
         xdp=xdp != b"\0",
         ready=known.get(_STATE) == _STATE_UP,
         port=netlink.only(info.get(_INFO_PORT, b""), _PORT_FLAGS),
     )
-
-
-def _word(value: t.Optional[bytes]) -> int:
-    return int.from_bytes(value or b"", sys.byteorder)
 
 
 def numbers(links: t.Sequence[Link], present: t.Sequence[Link]) -> t.Dict[int, int]:

@@ -12,7 +12,6 @@ import errno
 import functools
 import ipaddress
 import struct
-import sys
 import time
 import typing as t
 
@@ -175,21 +174,16 @@ def _parsed(body: bytes) -> Route:
     known = netlink.attributes(body[_ROUTE_HEADER:])
     paths = [Path(link, flags, netlink.attributes(rest)) for flags, _weight, link, rest in _paths_of(known)]
     if _RTA_OIF in known:
-        paths.append(Path(_number(known[_RTA_OIF]), 0, known))
+        paths.append(Path(netlink.native(known[_RTA_OIF]), 0, known))
     return Route(
         destination=ipaddress.ip_network((known.get(_RTA_DST, bytes(BY_NUMBER[family].size)), bits), strict=False),
         kind=kind,
-        table=_number(known[_RTA_TABLE]) if _RTA_TABLE in known else table,
+        table=netlink.native(known.get(_RTA_TABLE)) or table,
         tos=tos,
         flags=flags,
         attributes=known,
         paths=tuple(paths),
     )
-
-
-def _number(value: bytes) -> int:
-    """Return a number in the byte order of the machine."""
-    return int.from_bytes(value, sys.byteorder)
 
 
 def uplinks(routing: Routing) -> t.FrozenSet[int]:
@@ -266,7 +260,7 @@ def write_addresses(routing: Routing, number: t.Mapping[int, int]) -> t.List[str
 def _address(body: bytes, number: t.Mapping[int, int]) -> bytes:
     family, bits, flags, scope, index = IFA.unpack_from(body)
     known = netlink.attributes(body[IFA.size :])
-    flags = (_number(known[_IFA_FLAGS]) if _IFA_FLAGS in known else flags) & ~_UNSETTLED | _NO_DAD
+    flags = (netlink.native(known[_IFA_FLAGS]) if _IFA_FLAGS in known else flags) & ~_UNSETTLED | _NO_DAD
     kept = netlink.replace(body[IFA.size :], {_IFA_FLAGS: None})
     return IFA.pack(family, bits, flags & 0xFF, scope, number[index]) + kept + netlink.word(_IFA_FLAGS, flags)
 
@@ -324,7 +318,7 @@ def _route(body: bytes, number: t.Mapping[int, int]) -> bytes:
     # With a nexthop that is an object of its own the kernel reports what that leads to, too.
     changes: t.Dict[int, t.Optional[bytes]] = {_RTA_CACHEINFO: None, _RTA_NEXTHOP: None}
     if _RTA_OIF in known:
-        here = _number(known[_RTA_OIF])
+        here = netlink.native(known[_RTA_OIF])
         changes[_RTA_OIF] = struct.pack("=I", number.get(here, here))
     elif _RTA_MULTIPATH in known:
         changes[_RTA_MULTIPATH] = b"".join(

@@ -404,7 +404,7 @@ class Lookups:
         if not outcomes and not reasons:
             return None
         # What is not understood may be asked for before the priority, as a TOS and a source are.
-        priority = -1 if reasons else _word(route.attributes.get(_RTA_PRIORITY, bytes(4)))
+        priority = -1 if reasons else netlink.native(route.attributes.get(_RTA_PRIORITY))
         place = "the route to %s in table %d" % (route.destination, route.table)
         unknown = tuple(Unknown(place, reason) for reason in reasons)
         return _Entry(route.kind, tuple(outcomes), unknown, priority)
@@ -451,8 +451,8 @@ class Lookups:
     def _selector(self, body: bytes) -> _Selector:
         _family, to_bits, from_bits, tos, table, _one, _two, action, flags = _HEADER.unpack_from(body)
         known = netlink.attributes(body[_HEADER.size :])
-        place = "the routing rule %d" % _word(known.get(_FRA_PRIORITY, bytes(4)))
-        if _word(known.get(_FRA_SUPPRESS_GROUP, bytes(4))) == ALL_BITS:  # it is not set
+        place = "the routing rule %d" % netlink.native(known.get(_FRA_PRIORITY))
+        if netlink.native(known.get(_FRA_SUPPRESS_GROUP)) == ALL_BITS:  # it is not set
             del known[_FRA_SUPPRESS_GROUP]
         reasons = list(_strange(known, conditions.RULE, _OF_RULES))
         if tos:
@@ -461,7 +461,7 @@ class Lookups:
             reasons.append("the flags 0x%x" % flags)
         if action != _TO_TABLE and action not in _ACTIONS:
             reasons.append("the action %d" % action)
-        mark = _word(known.get(_FRA_MARK, bytes(4)))
+        mark = netlink.native(known.get(_FRA_MARK))
         source, destination = (
             self._prefix(int.from_bytes(known.get(number, b""), "big"), bits)
             for number, bits in ((_FRA_SRC, from_bits), (_FRA_DST, to_bits))
@@ -473,11 +473,11 @@ class Lookups:
             source=() if never else source,
             destination=destination,
             mark=mark,
-            mask=_word(known[_FRA_MASK]) if _FRA_MASK in known else (ALL_BITS if mark else 0),
+            mask=netlink.native(known[_FRA_MASK]) if _FRA_MASK in known else (ALL_BITS if mark else 0),
             incoming=netlink.name(known[_FRA_IIF]) if _FRA_IIF in known else "",
             inverted=bool(flags & _INVERT),
             action=action,
-            table=_word(known[_FRA_TABLE]) if _FRA_TABLE in known else table,
+            table=netlink.native(known.get(_FRA_TABLE)) or table,
             suppress=struct.unpack("=i", known.get(_FRA_SUPPRESS_LENGTH, b"\xff" * 4))[0],
             unknown=tuple(Unknown(place, reason) for reason in reasons),
         )
@@ -489,7 +489,3 @@ def _strange(known: t.Iterable[int], area: str, names: t.Sequence[str]) -> t.Ite
         name = names[number] if number < len(names) else str(number)
         if not conditions.is_known(area, name):
             yield conditions.because(area, name)
-
-
-def _word(value: bytes) -> int:
-    return int(struct.unpack("=I", value[:4])[0])
