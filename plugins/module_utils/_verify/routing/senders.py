@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
+from ..._rules import regions
 from ..._rules.rules import Names
 from ..._system import intervals
 from ..._system.families import FAMILIES, Family
@@ -101,7 +102,8 @@ def _behind(state: NodeState, family: Family, chosen: t.Optional[t.Callable[[lin
     mine = [one.address for one in routing.addresses(state.routing) if one.address.version == family.version]
     others = intervals.complement(intervals.of((int(one), int(one)) for one in mine), family.highest)
     ports = links.ports(state.links)  # what comes in there comes from the bridge
-    shown: t.List[t.Tuple[str, routing.Route]] = []
+    #: by table: length of the prefix, link, destinations
+    tables: t.Dict[int, t.List[t.Tuple[int, str, Spans]]] = {}
     for route in known:
         link = by_index.get(route.paths[0].link) if route.leads_to_link else None
         if link is None or link.kind not in _POD_LINKS or link.index in ports:
@@ -109,30 +111,19 @@ def _behind(state: NodeState, family: Family, chosen: t.Optional[t.Callable[[lin
         if not route.destination.prefixlen or route.destination.is_link_local or route.destination.is_multicast:
             continue
         if chosen is None or (link.index not in uplinks and chosen(link)):
-            shown.append((link.name, route))
+            one = (route.destination.prefixlen, link.name, intervals.of_networks([route.destination]))
+            tables.setdefault(route.table, []).append(one)
     found: t.Dict[str, t.List[t.Tuple[int, int]]] = {}
-    for name, route, narrower in _with_narrower(shown):
-        found.setdefault(name, []).extend(intervals.difference(intervals.of_networks([route.destination]), narrower))
+    for some in tables.values():
+        # The narrowest route leads to the pod.
+        places = regions.partition([spans for _length, _name, spans in some])
+        for members, parts in places.divide(((0, family.highest),)):
+            narrowest = max((some[one][0] for one in members), default=0)
+            for name in {some[one][1] for one in members if some[one][0] == narrowest}:
+                found.setdefault(name, []).extend(parts)
     networks = {name: intervals.of(parts) for name, parts in found.items()}
     behind = (Sender(intervals.intersection(one, others), name, one) for name, one in networks.items())
     return [one for one in behind if one.addresses]
-
-
-def _with_narrower(
-    shown: t.Sequence[t.Tuple[str, routing.Route]],
-) -> t.Iterator[t.Tuple[str, routing.Route, Spans]]:
-    """Return routes with the destinations of narrower routes of the same table: the narrowest leads to the pod."""
-    tables: t.Dict[int, t.Dict[int, t.List[t.Tuple[str, routing.Route]]]] = {}
-    for name, route in shown:
-        tables.setdefault(route.table, {}).setdefault(route.destination.prefixlen, []).append((name, route))
-    for lengths in tables.values():
-        narrower: Spans = ()
-        for length in sorted(lengths, reverse=True):
-            for name, route in lengths[length]:
-                yield name, route, narrower
-            narrower = intervals.of(
-                (*narrower, *intervals.of_networks(route.destination for _name, route in lengths[length]))
-            )
 
 
 def of_node(state: NodeState, family: Family) -> Spans:
