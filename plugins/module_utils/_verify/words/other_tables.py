@@ -22,7 +22,7 @@ from ..._policy.policy import Config
 from ..._rules import nft_rules, xt_tables
 from ..._rules.referenced_objects import Known
 from ..._rules.rules import DROP, GOTO, JUMP, MARK, SOURCE, Match, RuleTable, does_unknown
-from ..._system import intervals, netlink, nf_tables, nfnetlink
+from ..._system import intervals, nf_tables
 from ..._system.backend_names import IPTABLES_LEGACY, VARIANTS
 from ..._system.families import Family
 from ..._system.nfnetlink import NftChain
@@ -107,20 +107,14 @@ def _of_iptables(listed: ListedChains, variant: str, family: Family, chain: str)
     if variant == IPTABLES_LEGACY:
         whole = listed.legacy(family)
         return xt_tables.read(whole, Known(family)) if whole and whole.number_of_entries <= _MOST_ENTRIES else None
-    named = netlink.text(nf_tables.TABLE, NAT)
     found: t.List[str] = []
-    bodies: t.List[bytes] = []
     wanted = [chain]
     rules: t.Optional[RuleTable] = None
     while wanted and len(found) < _MOST_CHAINS:
-        for one in wanted:
-            place = named + netlink.text(nf_tables.RULE_CHAIN, one)
-            for rule in nfnetlink.rules(family.number, NAT, one):
-                bodies.append(place + netlink.attribute(nf_tables.RULE_EXPRESSIONS, rule.expressions))
         found += wanted
-        chains = tuple(named + netlink.text(nf_tables.CHAIN_NAME, one) for one in found)
-        table = nf_tables.NftTable(family.number, NAT, named, chains, rules=tuple(bodies))
-        rules = nft_rules.read(table, Known(family))
+        tables = nf_tables.read({NAT: found}.get)
+        table = next((one for one in tables if one.family == family.number), None)
+        rules = nft_rules.read(table, Known(family)) if table else None
         if rules is None or rules.unknown:
             return None
         actions = (branch.action for some in rules.chains.values() for rule in some for branch in rule.branches)
