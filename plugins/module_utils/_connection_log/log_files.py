@@ -20,9 +20,7 @@ from .._system import files
 
 #: The file that ulogd writes, and the time of the last line, or a later one, in the name of one that was rotated.
 CURRENT = "connections.log"
-_ROTATED = re.compile(r"connections-([0-9]{1,12})(?:-[0-9]{1,3})?\.log(\.gz)?", re.ASCII)
-#: The latest time in a name.
-LATEST = 10**12 - 1
+_ROTATED = re.compile(r"connections-([0-9]{1,15})(?:-[0-9]{1,3})?\.log(\.gz)?", re.ASCII)
 
 
 class LogFile(t.NamedTuple):
@@ -37,17 +35,17 @@ class LogFile(t.NamedTuple):
 
 
 @contextlib.contextmanager
-def locked(folder: str, to_write: bool, wait: bool = True) -> t.Iterator[bool]:
+def locked(folder: str, to_write: bool) -> t.Iterator[bool]:
     """Keep the files of the log from being renamed, compressed and removed, or from being read meanwhile.
 
-    :param wait: whether to wait for others; if not, the value is whether there are none.
+    :param to_write: if so, others are not waited for, and the value is whether there are none.
     :raises NodeError: the directory cannot be opened.
     """
     with files.failing_to("read", folder):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
-            fcntl.flock(descriptor, (fcntl.LOCK_EX if to_write else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB if to_write else fcntl.LOCK_SH)
         except BlockingIOError:
             yield False
         else:

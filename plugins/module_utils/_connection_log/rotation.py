@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import os
 import shutil
 import signal
 import time
-import typing as t
 
 from .._errors import NodeError
 from .._system import files, pod_names, systemd
 from .._system.process import Runner
 from . import coverage, pod_history
-from .log_files import LATEST, LogFile, locked, parts
+from .log_files import LogFile, locked, parts
 
 #: A file is rotated at this part of the limit, and at so many bytes at most.
 _PARTS, _LARGEST = 16, 64 << 20
@@ -39,7 +39,7 @@ def keep(run: Runner, service: str, folder: str, limit: int, starting: bool) -> 
     files.make_directory(folder, 0o700)
     # 0 if there is none.
     process = 0 if starting else int(systemd.show_units(run, ("MainPID",), [service])[service].first("MainPID") or 0)
-    with locked(folder, to_write=True, wait=False) as is_alone:
+    with locked(folder, to_write=True) as is_alone:
         if is_alone:
             _rotate(folder, limit, process, starting)
     if starting:
@@ -59,7 +59,10 @@ def _rotate(folder: str, limit: int, process: int, starting: bool) -> None:
         # Without a process it may be about to open the file, which it would then go on writing.
         for part in known if process or starting else ():
             if part.is_current and part.size and part.size >= min(limit // _PARTS, _LARGEST):
-                os.rename(part.path, _free_name(folder, part, known))
+                # A name behind those of earlier files, also if the clock was set back.
+                latest = max((int(one.ended) for one in known if not one.is_current), default=-1)
+                name = "connections-%012d.log" % max(int(part.ended), latest + 1)
+                os.rename(part.path, os.path.join(folder, name))
                 if process:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(process, signal.SIGHUP)
@@ -68,32 +71,11 @@ def _rotate(folder: str, limit: int, process: int, starting: bool) -> None:
         raise NodeError("cannot rotate %s: %s" % (exc.filename or folder, exc.strerror or exc)) from None
 
 
-def _free_name(folder: str, part: LogFile, known: t.Iterable[LogFile]) -> str:
-    """Return a name behind those of earlier files, also if the clock was set back."""
-    latest = max((int(one.ended) for one in known if not one.is_current), default=0)
-    ended = part.ended if part.ended >= latest else min(latest + 1, LATEST)
-    number = 0
-    while True:
-        name = "connections-%012d%s.log" % (ended, "-%d" % number if number else "")
-        path = os.path.join(folder, name)
-        if not os.path.lexists(path) and not os.path.lexists(path + ".gz"):
-            return path
-        number += 1
-
-
 def _compress(part: LogFile) -> None:
-    draft, done = os.path.join(os.path.dirname(part.path), "draft.gz"), part.path + ".gz"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(draft)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as out:
-        with files.open_regular(part.path, follow=False) as source, gzip.GzipFile(
-            filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0
-        ) as packed:
-            shutil.copyfileobj(source, packed, 1 << 20)
-        out.flush()
-        os.fsync(out.fileno())
-    os.rename(draft, done)
+    packed = io.BytesIO()  # about a tenth of what is in the file
+    with files.open_regular(part.path, follow=False) as source, gzip.open(packed, "wb", compresslevel=6) as out:
+        shutil.copyfileobj(source, out, 1 << 20)
+    files.write(part.path + ".gz", packed.getvalue())
     os.unlink(part.path)
 
 
