@@ -9,6 +9,7 @@ linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import re
@@ -16,8 +17,9 @@ import socket
 import struct
 import typing as t
 
+from . import libc
 from .families import BY_NUMBER, IPV4, IPV6, Family
-from .netlink import ATTEMPTS, KernelError, ignoring, name
+from .netlink import ATTEMPTS, KernelError, name
 
 _GET_INFO, _GET_ENTRIES, _SET_REPLACE = 64, 65, 64
 _INFO = struct.Struct("@32sI5I5III")
@@ -120,15 +122,14 @@ def read(family: Family, table: str) -> XtTable:
 
     :raises KernelError: the kernel refuses.
     """
-    what = "table %s %s of iptables-legacy" % (family.nft, table)
-    with _socket(family, what) as opened:
+    with _socket(family, table) as opened:
         for _attempt in range(ATTEMPTS):
-            _name, hooks, *places, number, size = _info(opened, family, table, what)
-            with ignoring(errno.EAGAIN):  # it was changed since
+            _name, hooks, *places, number, size = _info(opened, family, table)
+            with contextlib.suppress(BlockingIOError):  # it was changed since
                 wanted = _WANTED.pack(table.encode(), size) + bytes(size)
-                found = _ask(opened, family, _GET_ENTRIES, wanted, what)
+                found = _ask(opened, family, _GET_ENTRIES, wanted)
                 return XtTable(family, table, hooks, tuple(places), number, found[_WANTED.size :])
-    raise KernelError(errno.EAGAIN, what)
+        raise BlockingIOError(errno.EAGAIN, "")
 
 
 def write(table: XtTable) -> None:
@@ -136,41 +137,33 @@ def write(table: XtTable) -> None:
 
     :raises KernelError: the kernel refuses; nothing was changed.
     """
-    what = "table %s of iptables-legacy" % table.title
-    with _socket(table.family, what) as opened:
-        before = _info(opened, table.family, table.name, what)[-2]
+    with _socket(table.family, table.name) as opened:
+        before = _info(opened, table.family, table.name)[-2]
         counters = ctypes.create_string_buffer(before * _COUNTERS)
         head = (table.name.encode(), table.hooks, table.number_of_entries, len(table.entries), *table.places, before)
         data = _REPLACE.pack(*head, ctypes.addressof(counters)) + table.entries
-        _call("setsockopt", opened, table.family, _SET_REPLACE, data, len(data), what)
+        opened.setsockopt(_LAYOUTS[table.family].level, _SET_REPLACE, data)
 
 
-def _socket(family: Family, what: str) -> socket.socket:
+@contextlib.contextmanager
+def _socket(family: Family, table: str) -> t.Iterator[socket.socket]:
     try:
-        return socket.socket(family.number, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        with socket.socket(family.number, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as opened:
+            yield opened
     except OSError as exc:
-        raise KernelError(exc.errno or 0, what) from None
+        raise KernelError(exc.errno or 0, "table %s %s of iptables-legacy" % (family.nft, table)) from None
 
 
-def _info(opened: socket.socket, family: Family, table: str, what: str) -> t.Tuple[t.Any, ...]:
-    asked = table.encode().ljust(_INFO.size, b"\0")
-    return _INFO.unpack(_ask(opened, family, _GET_INFO, asked, what))
+def _info(opened: socket.socket, family: Family, table: str) -> t.Tuple[t.Any, ...]:
+    return _INFO.unpack(_ask(opened, family, _GET_INFO, table.encode().ljust(_INFO.size, b"\0")))
 
 
-def _ask(opened: socket.socket, family: Family, option: int, asked: bytes, what: str) -> bytes:
+def _ask(opened: socket.socket, family: Family, option: int, asked: bytes) -> bytes:
     """Return what the kernel writes over a question. ``socket.getsockopt`` reads no more than 1024 bytes."""
     data = ctypes.create_string_buffer(asked, len(asked))
-    size = ctypes.c_uint(len(asked))
-    _call("getsockopt", opened, family, option, data, ctypes.byref(size), what)
+    size = ctypes.byref(ctypes.c_uint(len(asked)))
+    libc.call("getsockopt", opened.fileno(), _LAYOUTS[family].level, option, data, size)
     return data.raw
-
-
-def _call(
-    function: str, opened: socket.socket, family: Family, option: int, data: t.Any, size: t.Any, what: str
-) -> None:
-    call = getattr(ctypes.CDLL(None, use_errno=True), function)
-    if call(opened.fileno(), _LAYOUTS[family].level, option, data, size) != 0:
-        raise KernelError(ctypes.get_errno(), what)
 
 
 def chains(

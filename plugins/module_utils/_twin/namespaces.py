@@ -16,6 +16,7 @@ import time
 import typing as t
 
 from .._errors import NodeError
+from .._system import libc
 
 _CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
 _MS_NOSUID, _MS_NOEXEC, _MS_NODEV, _MS_REC, _MS_PRIVATE = 0x2, 0x8, 0x4, 0x4000, 0x40000
@@ -26,19 +27,12 @@ _HERE = "/proc/thread-self/ns/net"
 _MAX_FD = 1 << 16
 
 
-def _system(name: str, *arguments: t.Any) -> None:
-    call = getattr(ctypes.CDLL(None, use_errno=True), name)
-    if call(*arguments) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-
-
 def stay_on_this_cpu() -> None:
     """Keep this process on the CPU that it runs on. Not every Python has os.sched_setaffinity: PyPy does not."""
     cpu, bits = ctypes.CDLL(None).sched_getcpu(), 8 * ctypes.sizeof(ctypes.c_ulong)
     mask = (ctypes.c_ulong * (cpu // bits + 1))()
     mask[cpu // bits] = 1 << cpu % bits
-    _system("sched_setaffinity", 0, ctypes.sizeof(mask), mask)
+    libc.call("sched_setaffinity", 0, ctypes.sizeof(mask), mask)
 
 
 def new_network() -> int:
@@ -46,7 +40,7 @@ def new_network() -> int:
 
     :returns: a file descriptor for it.
     """
-    _system("unshare", _CLONE_NEWNET)
+    libc.call("unshare", _CLONE_NEWNET)
     return this_network()
 
 
@@ -57,7 +51,7 @@ def this_network() -> int:
 
 def enter(network: int) -> None:
     """Move this process into a network namespace."""
-    _system("setns", network, _CLONE_NEWNET)
+    libc.call("setns", network, _CLONE_NEWNET)
 
 
 @contextlib.contextmanager
@@ -153,7 +147,7 @@ def _keep(parent: int, pipe: multiprocessing.connection.Connection, make: t.Call
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _close_all_but(pipe.fileno())
     try:
-        _system("unshare", _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET)
+        libc.call("unshare", _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET)
     except OSError as exc:
         pipe.send(("failed", _reason(exc), 0.0))
         os._exit(1)
@@ -184,7 +178,7 @@ def _end_with(parent: int) -> None:
 
     :param parent: its process id; 0 where it is in another process namespace.
     """
-    _system("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc.call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 

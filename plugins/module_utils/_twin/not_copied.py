@@ -15,7 +15,7 @@ import struct
 import typing as t
 
 from .._errors import NodeError
-from .._system import netlink, nf_tables
+from .._system import libc, netlink, nf_tables
 from .._system.kernel_modules import loaded
 from .._system.netlink import Netlink
 from .links import Link
@@ -155,12 +155,12 @@ def _programs(target: int, attached: int) -> int:
     if number is None:
         raise NodeError("eBPF programs cannot be listed on %s" % os.uname().machine)
     attributes = ctypes.create_string_buffer(struct.pack("=IIIIQI", target, attached, 0, 0, 0, 0), 64)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(number, _PROG_QUERY, attributes, len(attributes)) != 0:
-        code = ctypes.get_errno()
-        if code in (errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EBADF, errno.EOPNOTSUPP):
+    try:
+        libc.call("syscall", number, _PROG_QUERY, attributes, len(attributes))
+    except OSError as exc:
+        if exc.errno in (errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EBADF, errno.EOPNOTSUPP):
             return 0
-        raise NodeError("eBPF programs cannot be listed: %s" % os.strerror(code))
+        raise NodeError("eBPF programs cannot be listed: %s" % exc.strerror) from None
     return int(struct.unpack_from("=I", attributes, 24)[0])
 
 
