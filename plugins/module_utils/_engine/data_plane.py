@@ -150,7 +150,7 @@ def _of_ipvs(modes: t.Sequence[str]) -> t.Iterator[LeftBehind]:
     if _has_link(_LINK):
         yield LeftBehind("the link %s" % _LINK, "ip link delete %s" % _LINK)
     with contextlib.suppress(NodeError):
-        left = sorted(one for one in ipsets.names() if re.fullmatch(_SETS, one))
+        left = sorted(one.name for one in ipsets.read() if re.fullmatch(_SETS, one.name))
         if left:
             yield LeftBehind("ipset " + first_of(left, 1), _REMOVE_SETS)
 

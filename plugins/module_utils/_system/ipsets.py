@@ -21,8 +21,6 @@ _CREATE, _DESTROY, _LIST, _ADD = 2, 3, 7, 9
 _PROTOCOLS = (7, 6)
 
 _PROTOCOL, _NAME, _TYPE, _REVISION, _FAMILY, _DATA, _ENTRIES, _LINE, _INDEX = 1, 2, 3, 4, 5, 7, 8, 9, 11
-#: IPSET_ATTR_FLAGS with IPSET_FLAG_LIST_SETNAME
-_FLAGS, _NAMES_ALONE = 6 | netlink.NETWORK_ORDER, 2
 #: within the data of a set: what the kernel counts
 _COUNTED = (24, 25, 26)  # elements, references, memory
 #: within an entry: bytes, packets
@@ -57,19 +55,6 @@ def read() -> t.Tuple[IpSet, ...]:
             return _read(kernel, _PROTOCOLS[0])
         except netlink.KernelError:
             return _read(kernel, _PROTOCOLS[1])
-
-
-def names() -> t.List[str]:
-    """List the sets of this network namespace.
-
-    :raises NodeError: the kernel does not answer.
-    """
-    if not loaded("ip_set"):
-        return []
-    asked = netlink.attribute(_PROTOCOL, bytes((_PROTOCOLS[1],))) + netlink.network_word(_FLAGS, _NAMES_ALONE)
-    with Netlink(netlink.NETFILTER) as kernel:
-        found = kernel.dump(_SUBSYSTEM | _LIST, _HEAD + asked, "ipsets")
-    return [netlink.name(netlink.attributes(message.body[4:])[_NAME]) for message in found]
 
 
 def _read(kernel: Netlink, protocol: int) -> t.Tuple[IpSet, ...]:

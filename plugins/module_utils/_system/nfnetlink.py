@@ -136,9 +136,7 @@ def rules(family: int, table: str, name: str) -> t.List[NftRule]:
     body = netlink.family_head(family) + text(nf_tables.TABLE, table) + text(nf_tables.RULE_CHAIN, name)
     read = (attributes(message.body[4:]) for message in _dump(_GET_RULE, body, "the rules of the chain %s" % name))
     return [
-        NftRule(netlink.number(rule[nf_tables.RULE_HANDLE]), rule.get(nf_tables.RULE_EXPRESSIONS, b""))
-        for rule in read
-        if string(rule[nf_tables.RULE_CHAIN]) == name  # old kernels know no restriction to a chain
+        NftRule(netlink.number(rule[nf_tables.RULE_HANDLE]), rule.get(nf_tables.RULE_EXPRESSIONS, b"")) for rule in read
     ]
 
 
