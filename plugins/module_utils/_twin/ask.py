@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ipaddress
 import itertools
@@ -120,13 +121,7 @@ class Asker:
         if heard is None:
             return answer
         steps = heard.steps(lambda data: _is_ours(data, protocol, source_port))
-        decision = self._rules.decide(steps)
-        where = answer.where
-        if answer.outcome in (DROPPED, REJECTED):
-            where = decision.lost or where
-        return answer._replace(
-            decided_by=decision.source_rule, passed=decision.passed, untracked=decision.untracked, where=where
-        )
+        return self._rules.explained(answer, steps)
 
     def _forget(self) -> None:
         forget_connections()
@@ -209,12 +204,10 @@ def _in_rounds(questions: t.Sequence[Question]) -> t.List[int]:
     To empty conntrack takes the kernel longer than a packet, as it walks through the connections of all namespaces.
     """
     rounds = []
-    uses: t.Dict[int, int] = {}
+    uses: t.Counter[t.Optional[int]] = collections.Counter()
     for question in questions:
-        port = question.source_port
-        rounds.append(0 if port is None else uses.get(port, 0))
-        if port is not None:
-            uses[port] = rounds[-1] + 1
+        rounds.append(uses[question.source_port])
+        uses[question.source_port] += question.source_port is not None
     return sorted(range(len(questions)), key=rounds.__getitem__)
 
 

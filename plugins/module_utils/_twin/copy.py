@@ -30,32 +30,33 @@ class Copies:
     """
 
     def __init__(self, state: NodeState, run: Runner) -> None:
+        self._tables = state.tables
         self._ties = equal_priorities.find(state.tables, state.legacy)
         # Tables of iptables-legacy cannot be taken out and put in again: that order needs a copy of its own.
         self._copies = [Copy(state, run, first) for first in ((False, True) if self._ties.legacy else (False,))]
         self._main = self._copies[0]
 
-    def unseen(self) -> t.List[Unseen]:
-        """Return what could not be copied."""
-        return self._main.unseen
+    def about(self) -> t.Tuple[int, t.List[Unseen]]:
+        """Return how many orders of chains are tried, and what could not be copied."""
+        return self._ties.orders, self._main.unseen
 
     def rules(self, steps: t.Sequence[trace.Step]) -> t.List[MetRule]:
-        """Return rules as their tools list them."""
-        return self._main.rules(steps)
+        """Return rules of the node as their tools list them."""
+        self._main.enter()
+        return list(map(self._main.rules.placed, steps))
 
     def steer(self, some: t.Sequence[Steering]) -> None:
         """Take packets from some source ports past choices by chance, as far as the kernel lets us."""
         for copy in self._copies:
-            copy.steer(some)
+            copy.enter()
+            with contextlib.suppress(netlink.KernelError):
+                copy.rules.steer(some)
 
     def forget(self) -> None:
         """Forget what rules have seen."""
         for copy in self._copies:
-            copy.forget()
-
-    def orders(self) -> int:
-        """Return how many orders of chains are tried."""
-        return self._ties.orders
+            copy.enter()
+            history.forget(self._tables)
 
     def ask(self, questions: t.Sequence[Question], explain: bool, in_turns: bool = False) -> t.List[Answer]:
         """Return the answers, in order.
@@ -64,22 +65,31 @@ class Copies:
         :param in_turns: whether each question is put in one order of chains only, the next one in the next order.
         """
         if not in_turns:
-            return [_with_alternatives(*each) for each in zip(*(copy.ask(questions, explain) for copy in self._each()))]
-        orders = self.orders()
+            found = [asker.ask(questions, explain) for asker in self._askers()]
+            return [_with_alternatives(*each) for each in zip(*found)]
+        orders = self._ties.orders
         answers: t.List[t.List[Answer]] = [[] for _question in questions]
-        for turn, copy in enumerate(self._each()):
-            answers[turn::orders] = [[one] for one in copy.ask(questions[turn::orders], explain)]
+        for turn, asker in enumerate(self._askers()):
+            answers[turn::orders] = [[one] for one in asker.ask(questions[turn::orders], explain)]
         return [answer for each in answers for answer in each]
 
-    def _each(self) -> t.Iterator[Copy]:
-        """Yield a copy for each order of chains, with its chains in that order until the next one is taken."""
-        yield from self._copies
+    def _askers(self) -> t.Iterator[Asker]:
+        """Yield an asker for each order of chains, which are in that order until the next one is taken."""
+        for copy in self._copies:
+            copy.enter()
+            yield copy.asker
         # The table that was made last is asked first; then each of the others is; in the end all is as it was.
         for table in self._ties.tables[:-1]:
-            self._main.put_first(table)
-            yield self._main
+            self._put_first(table)
+            yield self._main.asker
         for table in self._ties.tables[1:]:
-            self._main.put_first(table)
+            self._put_first(table)
+
+    def _put_first(self, table: nf_tables.NftTable) -> None:
+        """Make the kernel run a table's chains before others of the same priority."""
+        self._main.enter()
+        with contextlib.suppress(netlink.KernelError):  # already reported as missing
+            nf_tables.put_first(table)
 
 
 def _with_alternatives(answer: Answer, *others: Answer) -> Answer:
@@ -109,9 +119,8 @@ class Copy:
         self._miss("route", routing.write_routes(state.routing, number))
         known = neighbours.write(state.neighbours, number)
         families = sorted({table.family.number for table in state.legacy})
-        self._rules = Rules(run, state.tables, state.legacy)
-        self._tables = state.tables
-        self._asker = Asker(outside, self._rules, copied, known, families)
+        self.rules = Rules(run, state.tables, state.legacy)
+        self.asker = Asker(outside, self.rules, copied, known, families)
         self._try("trace", trace.prepare, "the rules that decide: ")
 
     def _copy_links(
@@ -161,34 +170,9 @@ class Copy:
     def _miss(self, code: str, texts: t.Iterable[str]) -> None:
         self.unseen += [Unseen(code, text) for text in texts]
 
-    def put_first(self, table: nf_tables.NftTable) -> None:
-        """Make the kernel run a table's chains before others of the same priority."""
+    def enter(self) -> None:
+        """Move this process into the namespace with the state of the node."""
         namespaces.enter(self._network)
-        try:
-            nf_tables.put_first(table)
-        except netlink.KernelError:  # already reported as missing
-            pass
-
-    def rules(self, steps: t.Sequence[trace.Step]) -> t.List[MetRule]:
-        """Return rules as their tools list them."""
-        namespaces.enter(self._network)
-        return list(map(self._rules.placed, steps))
-
-    def steer(self, some: t.Sequence[Steering]) -> None:
-        """Take packets from some source ports past choices by chance, as far as the kernel lets us."""
-        namespaces.enter(self._network)
-        with contextlib.suppress(netlink.KernelError):
-            self._rules.steer(some)
-
-    def forget(self) -> None:
-        """Forget what rules have seen."""
-        namespaces.enter(self._network)
-        history.forget(self._tables)
-
-    def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
-        """Return the answers, in order."""
-        namespaces.enter(self._network)
-        return self._asker.ask(questions, explain)
 
 
 def _plugged(copied: t.Mapping[int, links.Link]) -> t.List[int]:

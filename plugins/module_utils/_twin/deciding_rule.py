@@ -19,7 +19,7 @@ from .._system.node import Node
 from .._system.process import Outcome, Runner
 from .._system.xtables import HOOKS
 from . import trace
-from .values import MetRule, Steering
+from .values import DROPPED, REJECTED, Answer, MetRule, Steering
 
 #: where a packet gets another source
 _SOURCE_HOOKS = (1, 4)
@@ -38,17 +38,6 @@ _DROPPING_TARGETS = ("DROP", "REJECT", "NFQUEUE", "QUEUE")
 
 #: seconds
 _PATIENCE = 20.0
-
-
-class TracedDecision(t.NamedTuple):
-    """The trace of one packet, as in an answer. ``lost`` is the place where a rule ended its way; empty if
-    none did. ``untracked``: whether the rule that decides keeps it from conntrack.
-    """
-
-    source_rule: t.Optional[MetRule]
-    passed: t.Tuple[MetRule, ...]
-    lost: str
-    untracked: bool
 
 
 class Rules:
@@ -72,8 +61,8 @@ class Rules:
         self._chains: t.Dict[t.Tuple[bool, int, str, str], t.Dict[int, str]] = {}
         self._listed: t.Dict[t.Tuple[int, str, str, str], t.List[str]] = {}
 
-    def decide(self, steps: t.Sequence[trace.Step]) -> TracedDecision:
-        """Decide which of the rules that a packet met decided about it."""
+    def explained(self, answer: Answer, steps: t.Sequence[trace.Step]) -> Answer:
+        """Return an answer with those of the rules that its packet met that decided about it."""
         source_rule: t.Optional[trace.Step] = None
         untracking: t.Optional[trace.Step] = None
         passed: t.List[trace.Step] = []
@@ -97,8 +86,11 @@ class Rules:
                 passed.append(step)
         rules = tuple(map(self.rule, passed))
         decides = source_rule or (passed[-1] if passed else untracking)
-        return TracedDecision(
-            decides and self.rule(decides), rules, lost, decides is not None and decides is untracking
+        return answer._replace(
+            decided_by=decides and self.rule(decides),
+            passed=rules,
+            untracked=decides is not None and decides is untracking,
+            where=lost if lost and answer.outcome in (DROPPED, REJECTED) else answer.where,
         )
 
     def _hook(self, step: trace.Step) -> t.Optional[t.Tuple[int, str]]:

@@ -9,6 +9,8 @@ several tables meet like that, a packet can have more than one answer, and all o
 
 from __future__ import annotations
 
+import collections
+import itertools
 import typing as t
 
 from .._system import netlink, nf_tables, xtables
@@ -40,14 +42,9 @@ def find(tables: t.Sequence[nf_tables.NftTable], legacy: t.Sequence[xtables.XtTa
     """Find the tables with rules in chains that the kernel may run in either order."""
     mine = [set(_places(table)) for table in tables]
     old = {place for table in legacy for place in _legacy_places(table)}
-    tied = []
-    with_legacy = False
-    for number, table in enumerate(tables):
-        others = set().union(*(places for other, places in enumerate(mine) if other != number)) if mine else set()
-        with_legacy = with_legacy or bool(mine[number] & old)
-        if mine[number] & (others | old):
-            tied.append(table)
-    return Ties(tuple(tied), with_legacy)
+    users = collections.Counter(itertools.chain(old, *mine))
+    tied = (table for table, places in zip(tables, mine) if any(users[one] > 1 for one in places))
+    return Ties(tuple(tied), any(places & old for places in mine))
 
 
 def _places(table: nf_tables.NftTable) -> t.Iterator[_Place]:

@@ -29,8 +29,8 @@ _AF_BRIDGE = 7
 _VETH_PEER = 1
 _XDP_ATTACHED = 2
 _STATE_UP = b"\6"
-#: Seconds for which links may take to be ready, and between two looks at them: first, and at most.
-_PATIENCE, _FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 0.002, 0.05
+#: Seconds for which links may take to be ready, and between two looks at them.
+_PATIENCE, _PAUSE = 30.0, 0.01
 
 #: linux/if.h
 UP, LOOPBACK, NOARP, CARRIER = 0x1, 0x8, 0x80, 0x10000
@@ -228,10 +228,8 @@ def settle(indices: t.Container[int]) -> None:
     :raises NodeError: they are not ready within some seconds.
     """
     until = time.monotonic() + _PATIENCE
-    pause = _FIRST_PAUSE
     while not all(link.ready for link in read() if link.index in indices):
         if time.monotonic() >= until:
             raise NodeError("the links of the twin did not come up")
         # The kernel looks at once if it has not looked lately, and a second later otherwise (net/core/link_watch.c).
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        time.sleep(_PAUSE)

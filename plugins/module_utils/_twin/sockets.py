@@ -35,7 +35,8 @@ class Sockets:
     def __init__(self) -> None:
         #: None: the kernel makes none
         self._sockets: t.Dict[t.Tuple[int, int], t.Optional[socket.socket]] = {}
-        self._heard: t.Dict[int, t.Tuple[int, int]] = {}
+        #: by file descriptor, with family and protocol
+        self._heard: t.Dict[int, t.Tuple[socket.socket, int, int]] = {}
         self._ready = select.poll()
 
     def hear(self, family: int, protocol: int) -> t.Optional[socket.socket]:
@@ -50,7 +51,7 @@ class Sockets:
                 if family == socket.AF_INET6:
                     made.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
                 self._sockets[family, protocol] = made
-                self._heard[made.fileno()] = (family, protocol)
+                self._heard[made.fileno()] = (made, family, protocol)
                 self._ready.register(made, select.POLLIN)
         return self._sockets[family, protocol]
 
@@ -88,8 +89,7 @@ class Sockets:
         """Return the packets of ours that have reached the node since the last call."""
         found = []
         for number, _events in self._ready.poll(0):
-            family, protocol = self._heard[number]
-            one = t.cast(socket.socket, self._sockets[family, protocol])
+            one, family, protocol = self._heard[number]
             while True:
                 try:
                     data, extra, _flags, sender = one.recvmsg(2048, 64)

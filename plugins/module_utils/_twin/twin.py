@@ -26,10 +26,11 @@ class Twin:
     def __init__(self, worker: namespaces.Worker, state: NodeState, timeout: float) -> None:
         self._worker = worker
         self.state = state
+        orders, unseen = worker.call("about", timeout=timeout)
         #: how many orders of chains of the same priority there are
-        self.orders: int = worker.call("orders", timeout=timeout)
+        self.orders: int = orders
         #: what is on the node and not in here
-        self.unseen: t.Tuple[Unseen, ...] = (*state.unseen, *worker.call("unseen", timeout=timeout))
+        self.unseen: t.Tuple[Unseen, ...] = (*state.unseen, *unseen)
 
     def __enter__(self) -> Twin:
         return self

@@ -29,6 +29,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
     trace,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import DROPPED, Answer, Question
 from support import nft_messages as nft
 
 if t.TYPE_CHECKING:
@@ -180,5 +181,6 @@ def test_ties(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_a_packet_is_lost(monkeypatch: pytest.MonkeyPatch, policy: str, lost: str) -> None:
     rules = deciding_rule.Rules(lambda *_asked, **_how: Outcome(1, "", ""), (), ())
     monkeypatch.setattr(rules, "_legacy_chain", lambda _step: ((), policy))
-    found = rules.decide([trace.Step(True, 2, "filter", "FORWARD", trace.POLICY, 2)]).lost
+    answer = Answer(Question("203.0.113.7"), DROPPED)
+    found = rules.explained(answer, [trace.Step(True, 2, "filter", "FORWARD", trace.POLICY, 2)]).where
     assert found.startswith(lost) and bool(found) == bool(lost)
