@@ -412,7 +412,7 @@ class OwnedChain:
 
     def counted(self) -> t.List[Counted]:
         """See ``backend.Backend.counted``; nothing where the chain is not there."""
-        listing = self._tool.counter_listing(self._chain, self._table)
+        listing = [*self._tool.resync_listing(self._chain, self._table), "-v"]
         done = self._tool.run(listing)
         if done.rc != 0:
             if not self._tool.has_table(self._table) or self._look(self._chain) is None:

@@ -39,11 +39,9 @@ def open_regular(path: str, follow: bool = True) -> t.BinaryIO:
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        kind = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "not a regular file"
-        raise NotRegularFile(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, kind, path)
+        raise NotRegularFile(errno.EINVAL, "not a regular file", path)
     return os.fdopen(descriptor, "rb")
 
 

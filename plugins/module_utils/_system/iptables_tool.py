@@ -79,13 +79,9 @@ class IptablesTool:
             raise self.error("cannot read the chain %s" % chain, done)
         return int(found.group(1)) if found else 0
 
-    def resync_listing(self, chain: str, table: str = "nat") -> t.List[str]:
-        """Return the command with which a resync lists a chain."""
+    def resync_listing(self, chain: str, table: str) -> t.List[str]:
+        """Return the command with which a resync lists a chain; with ``-v`` behind it also counters."""
         return self._argv(xtables_lock.RESYNC_TIMEOUT, table, "-S", chain)
-
-    def counter_listing(self, chain: str, table: str = "nat") -> t.List[str]:
-        """Return the command with which a resync lists a chain with its counters."""
-        return [*self.resync_listing(chain, table), "-v"]
 
     def delete(self, chain: str, *words: str) -> Outcome:
         """Delete one rule of the nat table."""

@@ -28,7 +28,7 @@ class TestRead:
     """files.read"""
 
     def test_what_cannot_be_read_is_an_error_that_names_it(self, tmp_path: Path) -> None:
-        with pytest.raises(NodeError, match="cannot read .*%s: Is a directory" % tmp_path.name):
+        with pytest.raises(NodeError, match="cannot read .*%s: not a regular file" % tmp_path.name):
             files.read(str(tmp_path))
 
     def test_a_named_pipe_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
