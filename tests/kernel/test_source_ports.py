@@ -266,8 +266,7 @@ def test_connections_are_read_as_listed(ns: Namespace, family: str, accounting: 
     }
     tracked.insert(ns, wanted)
     assert set(tracked.listed(ns, family)) == wanted
-    found: t.List[conntrack.PortUse] = []
-    ns.inside(conntrack.read_ports, Family(family), found.append)
+    found = ns.inside(lambda: list(conntrack.read_ports(Family(family))))
     assert len(found) == len(wanted) and set(map(_as_tracked, found)) == wanted
     assert {one.idle is not None and one.idle >= 0 for one in found if one.protocol == b"\x06"} == {True}
 

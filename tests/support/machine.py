@@ -86,8 +86,8 @@ class Machine:
         monkeypatch.setattr(xtables, "chain_names", lambda nat: set(nat.chains))
         monkeypatch.setattr(xtables, "jumps", lambda nat, chain: list(filter(None, map(target, nat.chains[chain]))))
         # No connection is open.
-        monkeypatch.setattr(conntrack, "read", lambda _version, _look: None)
-        monkeypatch.setattr(conntrack, "read_ports", lambda _version, _look: None)
+        monkeypatch.setattr(conntrack, "read", lambda _version: iter(()))
+        monkeypatch.setattr(conntrack, "read_ports", lambda _version: iter(()))
         monkeypatch.setattr(reconcile, "has_ipv6", lambda: True)
         monkeypatch.setattr(run_lock, "LOCK_PATH", str(self.folder / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)

@@ -40,10 +40,9 @@ class Kernel:
     def __exit__(self, *_exc: object) -> None:
         pass
 
-    def read(self, _version: int, look: t.Callable[[Flow], None]) -> None:
-        """Have each connection looked at."""
-        for one in self.flows:
-            look(one)
+    def read(self, _version: int) -> t.Iterator[Flow]:
+        """Return each connection."""
+        return iter(self.flows)
 
     def remove(self, _version: int, flows: t.Sequence[Flow]) -> int:
         """Remove connections."""

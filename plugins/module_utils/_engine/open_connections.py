@@ -42,10 +42,6 @@ class Flushed(t.NamedTuple):
     notes: t.Tuple[str, ...] = ()
 
 
-class _LimitMet(Exception):
-    """The time is over."""
-
-
 def search(
     comparison: Comparison, check: bool, effects: t.Optional[Effects] = None, counting: bool = False
 ) -> t.Tuple[Flushed, t.Tuple[int, ...]]:
@@ -87,16 +83,15 @@ class _Search:
 
     def run(self) -> None:
         """Read, and remove."""
-        try:
-            conntrack.read(self._family, self._collect)
-        except _LimitMet:
-            self._limit_met = True
+        for flow in conntrack.read(self._family):
+            self._limit_met = self._read % _OFTEN == 0 and time.monotonic() > self._deadline
+            if self._limit_met:
+                break
+            self._read += 1
+            self._collect(flow)
         self._remove()
 
     def _collect(self, flow: Flow) -> None:
-        if self._read % _OFTEN == 0 and time.monotonic() > self._deadline:
-            raise _LimitMet
-        self._read += 1
         goes = self._judge.goes(flow)
         self._unknown += goes is None
         if goes:

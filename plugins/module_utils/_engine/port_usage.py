@@ -99,10 +99,6 @@ class Uses(t.NamedTuple):
     complete: bool = True
 
 
-class _OutOfTime(Exception):
-    """The time is over."""
-
-
 class _Choice:
     """The ports from which the kernel chooses in one family, by protocol."""
 
@@ -147,7 +143,6 @@ class _Counter:
         self._choice = _Choice(rulesets)
         self._places = self._choice.places()
         self._deadline = deadline
-        self._read = 0
         self._own = {one.packed for one in node_addresses() if one.version == family.version}
         self._now = time.time()
         addresses = ((ipaddress.ip_address(text), pod) for text, pod in pods.items())
@@ -160,16 +155,13 @@ class _Counter:
 
     def read(self) -> bool:
         """Read, and return whether there was time for all."""
-        try:
-            conntrack.read_ports(self._family, self._count)
-        except _OutOfTime:
-            return False
+        for number, one in enumerate(conntrack.read_ports(self._family), 1):
+            if number % _OFTEN == 0 and time.thread_time() > self._deadline:
+                return False
+            self._count(one)
         return True
 
     def _count(self, one: PortUse) -> None:
-        self._read += 1
-        if self._read % _OFTEN == 0 and time.thread_time() > self._deadline:
-            raise _OutOfTime
         source, source_port, seen, seen_port, remote, remote_port, protocol, zone, idle = one
         places = self._places.get(protocol)
         if places is None:

@@ -156,7 +156,6 @@ def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[
     :raises NodeError: the kernel refuses the request.
     """
     family, number = of_address(seen.address), bytes([PROTOCOLS[protocol]])
-
     found = []
     # Asked for one connection by its addresses, the kernel looks into one zone only.
     for message in _tracked(family):
@@ -176,23 +175,20 @@ def _tracked(family: Family) -> t.Iterator[Message]:
         yield from kernel.each(_GET, netlink.family_head(family.number), "tracked connections")
 
 
-def read(family: Family, look: t.Callable[[Flow], None]) -> None:
-    """Read the connections of one family, one after the other; none stays in memory.
+def read(family: Family) -> t.Iterator[Flow]:
+    """Return the connections of one family as they are read, some perhaps twice; none stays in memory.
 
-    :param look: is called with each, with some perhaps twice. An exception that it raises ends the reading.
     :raises NodeError: the kernel refuses the request.
     """
-
     for message in _tracked(family):
         flow = _flow(message, family)
         if flow is not None:
-            look(flow)
+            yield flow
 
 
-def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
-    """Read the source ports in use in one family, one connection after the other; none stays in memory.
+def read_ports(family: Family) -> t.Iterator[PortUse]:
+    """Return the source ports in use in one family, as ``read``.
 
-    :param look: as for ``read``.
     :raises NodeError: the kernel refuses the request.
     """
     match, longest = _layout(family).match, functools.lru_cache(maxsize=None)(_longest_timeout)
@@ -202,7 +198,7 @@ def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
         if parts:
             source, _to, _of, source_port, _port, remote, seen, protocol, remote_port, seen_port, zone, *times = parts
             idle = _idle(longest, protocol[0], *times)
-            look(PortUse(source, source_port, seen, seen_port, remote, remote_port, protocol, zone, idle))
+            yield PortUse(source, source_port, seen, seen_port, remote, remote_port, protocol, zone, idle)
 
 
 def remove(family: Family, flows: t.Sequence[Flow]) -> int:
@@ -221,15 +217,20 @@ def statistics() -> t.Optional[Statistics]:
 
 def _sides(known: netlink.Attributes, family: Family) -> t.Tuple[_Side, _Side]:
     """Return both directions of a connection: that of its opener, and that of the answers."""
-    found, first, second = [], _SOURCE[family], _DESTINATION[family]
-    for kind in (_ORIGINAL, _REPLY):
-        parts = netlink.attributes(known.get(kind, b""))
-        addresses, ports = netlink.attributes(parts.get(_ADDRESSES, b"")), netlink.attributes(parts.get(_PROTOCOL, b""))
-        source, destination = addresses.get(first, b""), addresses.get(second, b"")
-        source_port, destination_port = ports.get(_SOURCE_PORT, b""), ports.get(_DESTINATION_PORT, b"")
-        protocol, zone = ports.get(_NUMBER, b""), parts.get(_TUPLE_ZONE, b"")
-        found.append(_Side(source, destination, protocol, source_port, destination_port, zone))
-    return found[0], found[1]
+    return _side(known.get(_ORIGINAL, b""), family), _side(known.get(_REPLY, b""), family)
+
+
+def _side(data: bytes, family: Family) -> _Side:
+    known = netlink.attributes(data)
+    addresses, ports = (netlink.attributes(known.get(kind, b"")) for kind in (_ADDRESSES, _PROTOCOL))
+    return _Side(
+        addresses.get(_SOURCE[family], b""),
+        addresses.get(_DESTINATION[family], b""),
+        ports.get(_NUMBER, b""),
+        ports.get(_SOURCE_PORT, b""),
+        ports.get(_DESTINATION_PORT, b""),
+        known.get(_TUPLE_ZONE, b""),
+    )
 
 
 def _flow(message: Message, family: Family) -> t.Optional[Flow]:
@@ -237,9 +238,6 @@ def _flow(message: Message, family: Family) -> t.Optional[Flow]:
     opened, answered = _sides(known, family)
     if not opened.source or not answered.source or not answered.protocol or _ID not in known:
         return None
-    key = netlink.nest(_ORIGINAL, known[_ORIGINAL]) + netlink.attribute(_ID, known[_ID])
-    if _ZONE in known:
-        key += netlink.attribute(_ZONE, known[_ZONE])
     return Flow(
         int.from_bytes(opened.source, "big"),
         int.from_bytes(answered.source, "big"),
@@ -248,7 +246,7 @@ def _flow(message: Message, family: Family) -> t.Optional[Flow]:
         int.from_bytes(answered.source_port, "big"),
         answered.source != opened.destination,
         _MASTER in known,
-        key,
+        netlink.only(message.body[4:], (_ORIGINAL, _ID, _ZONE)),
     )
 
 

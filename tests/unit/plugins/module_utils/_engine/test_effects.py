@@ -428,7 +428,7 @@ def test_fewer_ports_warn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_connections_that_cannot_be_counted_are_not_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = _machine(tmp_path, monkeypatch)
 
-    def refuse(_version: int, _look: t.Any) -> None:
+    def refuse(_version: int) -> None:
         raise NodeError("the kernel refused tracked connections: Operation not supported")
 
     monkeypatch.setattr(open_connections.conntrack, "read", refuse)

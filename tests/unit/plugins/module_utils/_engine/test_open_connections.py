@@ -218,14 +218,11 @@ def test_fixed_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
     """What was found until then is removed, and the note has the figures and a command."""
     kernel = Kernel(monkeypatch, [flow(EXEMPT, key=b"%d" % n) for n in range(1000)])
-    look = kernel.read
 
-    def slow(version: int, each: t.Callable[[Flow], None]) -> None:
-        def one(found: Flow) -> None:
+    def slow(_version: int) -> t.Iterator[Flow]:
+        for one in kernel.flows:
             kernel.clock += 0.015
-            each(found)
-
-        look(version, one)
+            yield one
 
     monkeypatch.setattr(open_connections.conntrack, "read", slow)
     done = flush(IPV4, [PLAIN], NARROW, check=check)
@@ -242,14 +239,12 @@ def test_connections_are_removed_while_others_are_read(monkeypatch: pytest.Monke
     keys = [*range(30000), *range(29990, 30005)]
     kernel = Kernel(monkeypatch, [flow(EXEMPT, key=b"%d" % n) for n in keys])
     reads: t.List[int] = []
-    look, remove = kernel.read, kernel.remove
+    remove = kernel.remove
 
-    def counting(version: int, each: t.Callable[[Flow], None]) -> None:
-        def one(found: Flow) -> None:
+    def counting(_version: int) -> t.Iterator[Flow]:
+        for one in kernel.flows:
             reads.append(len(kernel.removed))
-            each(found)
-
-        look(version, one)
+            yield one
 
     def once(version: int, flows: t.Sequence[Flow]) -> int:
         return remove(version, [one for one in flows if one not in kernel.removed[-300:]])
@@ -263,7 +258,7 @@ def test_connections_are_removed_while_others_are_read(monkeypatch: pytest.Monke
 
 
 def test_rules_are_applied_where_connections_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def refuse(_version: int, _look: t.Any) -> None:
+    def refuse(_version: int) -> None:
         raise NodeError("the kernel refused tracked connections: Operation not supported")
 
     machine = Machine(tmp_path)

@@ -20,8 +20,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
 NODE, POD = ipaddress.ip_address("198.51.100.1"), ipaddress.ip_address("10.244.1.2")
 REMOTE = ipaddress.ip_address("203.0.113.1")
 
-Look = t.Callable[[PortUse], None]
-
 
 def _use(number: int, seen_port: int, source: int = 0, protocol: int = 6) -> PortUse:
     """Return a connection of a pod to a destination, by its number."""
@@ -35,11 +33,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> t.List[PortUse]:
     """The table of connections of IPv4."""
     rows: t.List[PortUse] = []
 
-    def read_ports(_version: int, look: Look) -> None:
-        for row in rows:
-            look(row)
-
-    monkeypatch.setattr(conntrack, "read_ports", read_ports)
+    monkeypatch.setattr(conntrack, "read_ports", lambda _version: iter(rows))
     monkeypatch.setattr(port_usage, "has_ipv6", lambda: False)
     monkeypatch.setattr(port_usage, "node_addresses", lambda: [NODE])
     return rows

@@ -56,7 +56,7 @@ class Agent:
         monkeypatch.setattr(sync, "reconcile", self._reconcile)
         monkeypatch.setattr(cli, "run", self._run)
         monkeypatch.setattr(status, "find_other_chains", lambda *_: [])
-        monkeypatch.setattr(conntrack, "read_ports", lambda *_: None)
+        monkeypatch.setattr(conntrack, "read_ports", lambda _version: iter(()))
         monkeypatch.setattr(inspection, "inspect", self._inspect)
         self.paths = private_paths(root, config_dir=str(root / "config"))
         self.config = root / "config" / "config"
