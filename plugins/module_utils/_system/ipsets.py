@@ -91,17 +91,17 @@ def write(sets: t.Sequence[IpSet]) -> t.List[str]:
     """
     if not sets:
         return []
-    order: t.List[t.Optional[IpSet]] = list(sets)
+    order = list(sets)
     by_index = {one.index: one for one in sets if one.index is not None}
     if len(by_index) == len(sets):
         # The kernel gives each new set the first index that is free.
-        order = [by_index.get(index) for index in range(max(by_index) + 1)]
-    gaps = [_named("twin-%d" % index) for index, one in enumerate(order) if one is None]
+        order = [by_index.get(index) or _filler(index) for index in range(max(by_index) + 1)]
     with Netlink(netlink.NETFILTER, buffer=netlink.LARGE) as kernel:
-        codes = kernel.change([_create(one, "twin-%d" % index) for index, one in enumerate(order)])
-        made = enumerate(zip(order, codes))
-        refused = ["the set %s" % (one.name if one else index) for index, (one, code) in made if code]
-        kernel.change([Message(_SUBSYSTEM | _DESTROY, _HEAD + gap) for gap in gaps], 0)
+        codes = kernel.change([_create(one) for one in order])
+        refused = ["the set %s" % one.name for one, code in zip(order, codes) if code]
+        names = {one.name for one in sets}
+        fillers = [_named(one.name) for one in order if one.name not in names]
+        kernel.change([Message(_SUBSYSTEM | _DESTROY, _HEAD + named) for named in fillers], 0)
         for one in sets:
             if any(kernel.change([_add(one, start) for start in range(0, len(one.entries), 64)], 0)):
                 refused.append("entries of the set %s" % one.name)
@@ -112,10 +112,12 @@ def _named(name: str) -> bytes:
     return netlink.attribute(_PROTOCOL, bytes((_PROTOCOLS[1],))) + netlink.text(_NAME, name)
 
 
-def _create(one: t.Optional[IpSet], filler: str) -> Message:
-    if one is None:
-        kind = netlink.text(_TYPE, "hash:ip") + netlink.attribute(_REVISION, b"\0") + netlink.attribute(_FAMILY, b"\2")
-        return Message(_SUBSYSTEM | _CREATE, _HEAD + _named(filler) + kind + netlink.nest(_DATA))
+def _filler(index: int) -> IpSet:
+    kind = netlink.text(_TYPE, "hash:ip") + netlink.attribute(_REVISION, b"\0") + netlink.attribute(_FAMILY, b"\2")
+    return IpSet("twin-%d" % index, "hash:ip", index, kind + netlink.nest(_DATA), ())
+
+
+def _create(one: IpSet) -> Message:
     data = netlink.replace(netlink.attributes(one.header)[_DATA], dict.fromkeys(_COUNTED))
     body = _named(one.name) + netlink.only(one.header, (_TYPE, _REVISION, _FAMILY))
     return Message(_SUBSYSTEM | _CREATE, _HEAD + body + netlink.nest(_DATA, _flagged(data, _ADDRESSES_OF_SET)))

@@ -132,12 +132,9 @@ class IptablesTool:
 def find_tool(node: Node, variant: str, family: Family) -> t.Optional[Tool]:
     """Find the program of one variant and family, with its iptables-restore; None if the node does not have it."""
     for name in (family.iptables + _SUFFIXES[variant], family.iptables):
-        path = which(name)
-        if path is None or which(path + "-restore") is None:
-            continue
         tool = node.tool(name)
         # Of a version that we cannot read nothing is known, a variant neither.
-        if tool and tool.version and tool.variant in _REPORTED[variant]:
+        if tool and tool.version and tool.variant in _REPORTED[variant] and which(tool.path + "-restore"):
             return tool
     return None
 

@@ -46,6 +46,8 @@ NETWORK_ORDER = 0x4000
 _CHUNK = 1 << 18
 #: bytes of messages that may wait, for callers that send, or hear of, many thousand changes at once
 LARGE = 1 << 26
+#: seconds that one answer may take; the kernel answers within the call, so this is not waited for
+_PATIENCE = 30.0
 _SO_SNDBUFFORCE = 32
 _SO_RCVBUFFORCE = 33
 #: Dumps that other programs interrupt with changes are started again, so many times at most.
@@ -206,17 +208,16 @@ def name(value: bytes) -> str:
 class Netlink:
     """A conversation with the kernel about the namespace in which it was opened. Use it in ``with``."""
 
-    def __init__(self, protocol: int, timeout: float = 30.0, buffer: int = 0) -> None:
+    def __init__(self, protocol: int, buffer: int = 0) -> None:
         """Open a socket.
 
-        :param timeout: seconds that one answer may take.
         :param buffer: bytes of messages that may wait in either direction; 0: what the system gives.
         :raises NodeError: this kernel does not offer the protocol, or not to us.
         """
         with files.failing_to("open", "a netlink socket"):
             self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
             self.socket.bind((0, 0))
-        self.socket.settimeout(timeout)
+        self.socket.settimeout(_PATIENCE)
         if buffer:
             self._enlarge(buffer)
         self._sequence = 0

@@ -31,8 +31,6 @@ _INET = 1
 MATCH = 0
 TARGET = 1
 
-#: seconds; the kernel answers within the call, so this is never waited for
-_TIMEOUT = 5.0
 #: How often a dump that was interrupted is started again.
 _DUMPS = 20
 
@@ -122,7 +120,7 @@ def generation() -> t.Optional[int]:
 
     None if the kernel does not say.
     """
-    with contextlib.suppress(NodeError), Netlink(NETFILTER, _TIMEOUT) as kernel:
+    with contextlib.suppress(NodeError), Netlink(NETFILTER) as kernel:
         return nf_tables.generation_of(kernel)
     return None
 
@@ -154,13 +152,13 @@ def _is_there(kind: int, family: Family, values: bytes) -> t.Optional[bool]:
 def _get(kind: int, family: Family, values: bytes) -> t.Optional[Attributes]:
     """Get the attributes of one object; None if it does not exist."""
     body = netlink.family_head(family.number) + values
-    with netlink.ignoring(), Netlink(NETFILTER, _TIMEOUT) as kernel:
+    with netlink.ignoring(), Netlink(NETFILTER) as kernel:
         return attributes(kernel.ask(kind, body, "a question about netfilter").body[4:])
     return None
 
 
 def _dump(kind: int, body: bytes, what: str) -> t.List[Message]:
     """Dump all objects that match."""
-    with netlink.ignoring(), Netlink(NETFILTER, _TIMEOUT) as kernel:
+    with netlink.ignoring(), Netlink(NETFILTER) as kernel:
         return kernel.dump(kind, body, what, _DUMPS)
     return []

@@ -95,7 +95,7 @@ def last_failure(run: Runner, service: str) -> str:
 
 
 def journal(run: Runner, unit: str, since: float) -> t.List[str]:
-    """Return the last lines of priority notice and above that the journal has of a unit; None if it cannot be read.
+    """Return the last lines of priority notice and above that the journal has of a unit; none if it cannot be read.
 
     :param since: seconds since the epoch.
     """

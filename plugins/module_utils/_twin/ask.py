@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import ipaddress
 import itertools
 import random
@@ -70,7 +71,7 @@ class Asker:
         self._numbers = itertools.count(random.getrandbits(31))
         self._ports = itertools.cycle(_PORTS)
         self._used: t.Set[int] = set()
-        self._sources: t.Dict[str, t.Optional[int]] = {}
+        self._behind = functools.lru_cache(maxsize=None)(self._link_of)
         self._names = {link.name: index for index, link in cables.items()}
         self._own = routing.read()
         self._addresses = routing.local_addresses(self._own)
@@ -157,10 +158,11 @@ class Asker:
         """Return the link that a source is behind."""
         if interface is not None:
             return self._names.get(interface)
-        if source not in self._sources:
-            index = routing.link_of(self._own, source) or routing.link_to(source)
-            self._sources[source] = index if index in self._links else None
-        return self._sources[source]
+        return self._behind(source)
+
+    def _link_of(self, source: str) -> t.Optional[int]:
+        index = routing.link_of(self._own, source) or routing.link_to(source)
+        return index if index in self._links else None
 
     def _is_beside(self, bridge: int, destination: str) -> bool:
         """Return whether a host behind a bridge reaches a destination without the node's routing."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import struct
 import typing as t
@@ -57,9 +58,8 @@ class Rules:
         self.send_copies = any(xtables.has(table, "TEE") for table in legacy) or any(
             copying in rule for table in tables for rule in table.rules for copying in _COPYING
         )
-        self._parsed: t.Dict[t.Tuple[int, str], t.Dict[str, xtables.XtChain]] = {}
-        self._chains: t.Dict[t.Tuple[bool, int, str, str], t.Dict[int, str]] = {}
-        self._listed: t.Dict[t.Tuple[int, str, str, str], t.List[str]] = {}
+        once = functools.lru_cache(maxsize=None)
+        self._parsed, self._read, self._list = once(self._parse), once(self._read_chain), once(self._print)
 
     def explained(self, answer: Answer, steps: t.Sequence[trace.Step]) -> Answer:
         """Return an answer with those of the rules that its packet met that decided about it."""
@@ -129,10 +129,10 @@ class Rules:
         nf_tables.transact(made, "rules of the copy", behind=False)
 
     def _legacy_chain(self, step: trace.Step) -> xtables.XtChain:
-        key = (step.family, step.table)
-        if key not in self._parsed:
-            self._parsed[key] = xtables.chains(self._legacy[key])
-        return self._parsed[key][step.chain]
+        return self._parsed(step.family, step.table)[step.chain]
+
+    def _parse(self, family: int, table: str) -> t.Dict[str, xtables.XtChain]:
+        return xtables.chains(self._legacy[family, table])
 
     def _place(self, step: trace.Step) -> str:
         rule = self.rule(step)
@@ -162,52 +162,45 @@ class Rules:
         return xtables.is_table_of_nft(step.family, step.table) and all(name in HOOKS for name in names)
 
     def _text(self, step: trace.Step, backend: str) -> str:
-        handles = list(self._chain(step))
+        handles, where = list(self._chain(step)), (step.family, step.table, step.chain)
         place = handles.index(step.number) if step.number in handles else -1
         if backend != NFTABLES:
-            lines = [line for line in self._list(step, backend) if line.startswith("-A ")]
+            lines = [line for line in self._list(*where, backend) if line.startswith("-A ")]
             if len(lines) == len(handles) and place >= 0:
                 return lines[place]
         if not step.legacy:
             ending = "# handle %d" % step.number
-            for line in self._list(step, NFTABLES):
+            for line in self._list(*where, NFTABLES):
                 if line.rstrip().endswith(ending):
                     return line.rsplit(" # handle ", 1)[0].strip()
         return "rule %d of chain %s" % (place + 1, step.chain)
 
-    def _list(self, step: trace.Step, backend: str) -> t.List[str]:
-        """Return what a tool prints of the chain of a step; nothing if the node has none that can."""
-        key = (step.family, step.table, step.chain, backend)
-        if key not in self._listed:
-            self._listed[key] = []
-            with contextlib.suppress(NodeError):
-                done = self._print(step, backend)
-                # A tool that crashes on what a newer one wrote, or cannot print it, has no word for the rule.
-                if done is not None and done.rc == 0:
-                    self._listed[key] = done.stdout.splitlines()
-        return self._listed[key]
-
-    def _print(self, step: trace.Step, backend: str) -> t.Optional[Outcome]:
-        if backend == NFTABLES:
-            place = nf_tables.FAMILIES[step.family], step.table, step.chain
-            return self._node.run(["nft", "-a", "-s", "list", "chain", *place], timeout=_PATIENCE)
-        tool = iptables_tool.find(self._node, backend, BY_NUMBER[step.family])
-        return None if tool is None else tool.list_chain(step.chain, step.table)
+    def _print(self, family: int, table: str, chain: str, backend: str) -> t.List[str]:
+        """Return what a tool prints of a chain; nothing if the node has none that can."""
+        with contextlib.suppress(NodeError):
+            if backend == NFTABLES:
+                place = nf_tables.FAMILIES[family], table, chain
+                done = self._node.run(["nft", "-a", "-s", "list", "chain", *place], timeout=_PATIENCE)
+            else:
+                tool = iptables_tool.find(self._node, backend, BY_NUMBER[family])
+                done = tool.list_chain(chain, table) if tool else Outcome(1, "", "")
+            # A tool that crashes on what a newer one wrote, or cannot print it, has no word for the rule.
+            if done.rc == 0:
+                return done.stdout.splitlines()
+        return []
 
     def _chain(self, step: trace.Step) -> t.Dict[int, str]:
         """Return the number of each rule in the chain of a step, in order, and what it does."""
-        key = (step.legacy, step.family, step.table, step.chain)
-        if key not in self._chains:
-            if step.legacy:
-                listed = enumerate(self._legacy_chain(step).rules, 1)
-                self._chains[key] = {number: _effect(rule.target.name, rule.target.info) for number, rule in listed}
-            else:
-                rules = nfnetlink.rules(*key[1:])
-                effects = (
-                    (rule.handle, itertools.starmap(_of_expression, of_rule(rule.expressions))) for rule in rules
-                )
-                self._chains[key] = {handle: next(filter(None, found), "") for handle, found in effects}
-        return self._chains[key]
+        if step.legacy:
+            rules = enumerate(self._legacy_chain(step).rules, 1)
+            return {number: _effect(rule.target.name, rule.target.info) for number, rule in rules}
+        return self._read(step.family, step.table, step.chain)
+
+    @staticmethod
+    def _read_chain(family: int, table: str, chain: str) -> t.Dict[int, str]:
+        rules = nfnetlink.rules(family, table, chain)
+        effects = ((rule.handle, itertools.starmap(_of_expression, of_rule(rule.expressions))) for rule in rules)
+        return {handle: next(filter(None, found), "") for handle, found in effects}
 
 
 def _of_expression(name: str, data: Named) -> str:

@@ -274,12 +274,11 @@ def write_routes(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
     wanted = {_route(body, number): None for body in routing.routes}
     rules = [_rule(body) for body in routing.rules]
     with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
-        same = {index: index for index in number.values()}
         # Routes first: whether a gateway can be reached depends on the rules.
-        missing = _settle(kernel, wanted, same, _FEW)
+        missing = _settle(kernel, wanted, _FEW)
         kernel.change([Message(_DELETE_RULE, body) for body in map(_rule, _read_rules(kernel))], 0)
         kernel.change([Message(_NEW_RULE, body) for body in rules], netlink.CREATE | netlink.EXCLUSIVE)
-        missing = missing and _settle(kernel, wanted, same, _SETTLE_ATTEMPTS)
+        missing = missing and _settle(kernel, wanted, _SETTLE_ATTEMPTS)
         texts = [_named_routes(missing)] if missing else []
         if sorted(map(_rule, _read_rules(kernel))) != sorted(rules):
             texts.append("some routing rules")
@@ -287,11 +286,11 @@ def write_routes(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
 
 
 def _named_routes(bodies: t.Sequence[bytes]) -> str:
-    found = [route.destination for route in routes(Routing((), (), tuple(bodies)))]
+    found = [_parsed(body).destination for body in bodies]
     return "%s %s" % ("route" if len(found) == 1 else "routes", first_of(found, _SHOWN))
 
 
-def _settle(kernel: Netlink, wanted: t.Iterable[bytes], same: t.Mapping[int, int], attempts: int) -> t.List[bytes]:
+def _settle(kernel: Netlink, wanted: t.Iterable[bytes], attempts: int) -> t.List[bytes]:
     """Add and delete routes until those are there that are wanted. Return those that are not.
 
     The kernel adds routes for addresses of IPv6 by itself, a moment after the address, and while it does, a list of
@@ -302,7 +301,7 @@ def _settle(kernel: Netlink, wanted: t.Iterable[bytes], same: t.Mapping[int, int
         if attempt > 1:
             time.sleep(_SETTLE_PAUSE)
         kernel.change([Message(_NEW_ROUTE, body) for body in missing], netlink.CREATE | netlink.APPEND)
-        present = {_route(body, same) for body in _read_routes(kernel)}
+        present = {_route(body, {}) for body in _read_routes(kernel)}
         kernel.change([Message(_DELETE_ROUTE, body) for body in present.difference(wanted)], 0)
         missing = [body for body in wanted if body not in present]
         if not missing:
@@ -311,7 +310,10 @@ def _settle(kernel: Netlink, wanted: t.Iterable[bytes], same: t.Mapping[int, int
 
 
 def _route(body: bytes, number: t.Mapping[int, int]) -> bytes:
-    """Return a route as it can be added: without what the kernel adds, and with the numbers of links here."""
+    """Return a route as it can be added: without what the kernel adds, and with the numbers of links here.
+
+    :param number: the index of each link here; those without one are here already.
+    """
     head = list(_RTM.unpack_from(body))
     head[8] &= _ONLINK
     known = netlink.attributes(body[_ROUTE_HEADER:])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import ipaddress
 import select
 import socket
@@ -33,27 +34,25 @@ class Sockets:
     """Raw sockets, of the network namespace in which they are made."""
 
     def __init__(self) -> None:
-        #: None: the kernel makes none
-        self._sockets: t.Dict[t.Tuple[int, int], t.Optional[socket.socket]] = {}
         #: by file descriptor, with family and protocol
         self._heard: t.Dict[int, t.Tuple[socket.socket, int, int]] = {}
         self._ready = select.poll()
+        #: as ``_open``, for each family and protocol once
+        self.hear = functools.lru_cache(maxsize=None)(self._open)
 
-    def hear(self, family: int, protocol: int) -> t.Optional[socket.socket]:
+    def _open(self, family: int, protocol: int) -> t.Optional[socket.socket]:
         """Return the socket that receives what of a protocol reaches the node; None if the kernel makes none."""
-        if (family, protocol) not in self._sockets:
-            self._sockets[family, protocol] = None
-            with contextlib.suppress(OSError):  # a kernel without IPv6, or no protocol
-                made = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
-                made.setblocking(False)
-                # Servers of DHCP and others ask for that too (ip(7)).
-                made.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-                if family == socket.AF_INET6:
-                    made.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
-                self._sockets[family, protocol] = made
-                self._heard[made.fileno()] = (made, family, protocol)
-                self._ready.register(made, select.POLLIN)
-        return self._sockets[family, protocol]
+        with contextlib.suppress(OSError):  # a kernel without IPv6, or no protocol
+            made = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+            made.setblocking(False)
+            # Servers of DHCP and others ask for that too (ip(7)).
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+            self._heard[made.fileno()] = (made, family, protocol)
+            self._ready.register(made, select.POLLIN)
+            return made
+        return None
 
     def send(
         self, protocol: int, destination: str, source_port: int, port: int, number: int, bound: t.Optional[str] = None

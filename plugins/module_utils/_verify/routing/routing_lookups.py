@@ -9,6 +9,7 @@ table without a route for it, a route of type throw and a suppressed route lead 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import struct
 import typing as t
@@ -175,7 +176,7 @@ class Lookups:
         self._addresses = self._read_addresses(routing)
         self._selectors = [self._selector(body) for body in routing.rules if body[0] == family.number]
         self._tables = self._read_routes(routing)
-        self._partitions: t.Dict[int, Partition[t.Optional[_Entry]]] = {}
+        self._partition = functools.lru_cache(maxsize=None)(self._partitioned)
 
     # what others need to know
 
@@ -434,14 +435,11 @@ class Lookups:
         unknown = tuple(one for route in best for one in route.unknown)
         return _Entry(best[0].kind, tuple(outcomes) or (RouteOutcome(NO_ROUTE),), unknown, length=length)
 
-    def _partition(self, table: int) -> Partition[t.Optional[_Entry]]:
+    def _partitioned(self, table: int) -> Partition[t.Optional[_Entry]]:
         """Return the entry of a table that an address is looked up in; equal ones are the same."""
-        if table not in self._partitions:
-            entries = self._tables.get(table, ())
-            places = regions.partition([prefix for prefix, _entry in entries])
-            values = [entries[each[-1]][1] if each else None for each in places.values]
-            self._partitions[table] = Partition(places.starts, values)
-        return self._partitions[table]
+        entries = self._tables.get(table, ())
+        places = regions.partition([prefix for prefix, _entry in entries])
+        return Partition(places.starts, [entries[each[-1]][1] if each else None for each in places.values])
 
     def _prefix(self, first: int, bits: int) -> Spans:
         # Of a routing rule the kernel keeps the bits behind the prefix, and does not compare them.
