@@ -100,8 +100,7 @@ def _results(directories: t.Sequence[str]) -> t.Iterator[t.Tuple[str, float]]:
 
 def _boot_time() -> float:
     """Return the seconds from the epoch to the boot, by the clock of now."""
-    with open("/proc/stat", encoding="ascii") as lines:
-        return next(float(line.split()[1]) for line in lines if line.startswith("btime "))
+    return next(float(line.split()[1]) for line in files.lines("/proc/stat") if line.startswith("btime "))
 
 
 def _attachment(path: str) -> t.Tuple[str, t.Sequence[str]]:

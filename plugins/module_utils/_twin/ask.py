@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import ipaddress
 import itertools
 import random
 import typing as t
 
-from .._system import netlink
+from .._system import files, netlink
 from .._system.families import SCTP, TCP, UDP, WITH_PORTS, of_address, protocol_number
 from .._system.netlink import Message, Netlink
 from . import links, packets, routing, trace
@@ -233,12 +232,9 @@ def _is_ours(data: bytes, protocol: int, source_port: int) -> bool:
 def _counted() -> t.Dict[str, int]:
     found: t.Dict[str, int] = {}
     for path in _COUNTED:
-        with contextlib.suppress(OSError), open(path, encoding="ascii") as opened:
-            words = [line.split() for line in opened]
-            pairs = (
-                words if path.endswith("6") else [pair for two in zip(words[::2], words[1::2]) for pair in zip(*two)]
-            )
-            found.update((name, int(value)) for name, value in pairs if name in _COUNTERS)
+        words = [line.split() for line in files.lines(path)]
+        pairs = words if path.endswith("6") else [pair for two in zip(words[::2], words[1::2]) for pair in zip(*two)]
+        found.update((name, int(value)) for name, value in pairs if name in _COUNTERS)
     return found
 
 

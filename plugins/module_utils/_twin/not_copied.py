@@ -15,7 +15,7 @@ import struct
 import typing as t
 
 from .._errors import NodeError
-from .._system import libc, netlink, nf_tables
+from .._system import files, libc, netlink, nf_tables
 from .._system.kernel_modules import loaded
 from .._system.netlink import Netlink
 from .links import Link
@@ -136,8 +136,7 @@ def _tcx(found: t.Sequence[Link]) -> t.Iterator[Unseen]:
 
 def _cgroup() -> t.Iterator[Unseen]:
     """List eBPF programs at the sockets of all processes."""
-    with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
-        roots = [words[1] for words in map(str.split, mounts) if words[2] == "cgroup2"]
+    roots = [words[1] for words in map(str.split, files.lines(_MOUNTS)) if words[2] == "cgroup2"]
     if not roots:
         return
     root = os.open(roots[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
