@@ -96,13 +96,10 @@ def everything(a: Addresses, destination: str) -> t.List[Stray]:
     ]
 
 
-def test_what_nat_does_not_see_leaves_as_the_option_says(
-    world: World, variant: Variant, family: str, show_table: t.Callable[..., None]
-) -> None:
+def test_what_nat_does_not_see_leaves_as_the_option_says(world: World, variant: Variant, family: str) -> None:
     a, node = ADDRESSES[family], world.topology.node
     node.run("nft", "-f", "-", stdin=_NOTRACK)
     named: t.Dict[str, t.Set[str]] = {}
-    rows = []
     for leaks in ("ignore", "count", "drop"):
         apply(node, backend=variant.backend, leaks=leaks, **POLICY)
         packets = everything(a, a.outside[0])
@@ -112,15 +109,12 @@ def test_what_nat_does_not_see_leaves_as_the_option_says(
         assert not any(len(sources) > 1 for sources in seen.values())
         exempt = everything(a, a.exempt[0])
         assert world.leaked(exempt) == {one.name for one in exempt}
-        rows.append((leaks, [len(packets), len(seen), len(named[leaks])]))
         if leaks != "ignore":
             assert counted(node, variant, family) == len(named["ignore"])
     assert {"TCP RST", "TCP SYN+ACK", "TCP FIN+ACK", "TCP with a wrong checksum", "SCTP data", "RST in fragments",
             "UDP", "UDP in fragments"} < named["ignore"]  # fmt: skip
     assert "TCP SYN" not in named["ignore"] and named["count"] == named["ignore"]
     assert named["drop"] == set() and set(seen) == {one.name for one in packets} - named["ignore"]
-    show_table("%s, %s: packets without a connection" % (variant, family), ["sent", "seen", "with the pod's address"],
-               [(leaks, list(map(str, cells))) for leaks, cells in rows])  # fmt: skip
 
 
 def test_only_what_would_leave_hidden_is_dropped(world: World, variant: Variant, family: str) -> None:
@@ -246,9 +240,7 @@ FLIPPED: t.Tuple[t.Dict[str, t.Any], ...] = (
 )
 
 
-def test_no_connection_is_disturbed_while_policies_change(
-    topology: Topology, variant: Variant, show_table: t.Callable[..., None]
-) -> None:
+def test_no_connection_is_disturbed_while_policies_change(topology: Topology, variant: Variant) -> None:
     """New connections pass the node, all of them, and what is open goes on."""
     node, a, b = topology.node, ADDRESSES["ipv4"], ADDRESSES["ipv6"]
     apply(node, backend=variant.backend, **{**POLICY, **FLIPPED[0]})
@@ -285,13 +277,6 @@ def test_no_connection_is_disturbed_while_policies_change(
     assert flood.least > 1000 and opened_tcp > 100
     for one, pod in ((a, a.pod), (b, b.pod)):
         assert set(talked[one.outside[0]]) <= {pod, one.node} and set(talked[one.exempt[0]]) <= {pod, one.node}
-    opened_udp = sum(number for seen in flood.seen.values() for number in seen.values())
-    cells = [FLIPS, opened_tcp, opened_udp, around("before"), around("before") - around("after")]
-    show_table(
-        "connections while policies change",
-        ["changes", "of TCP", "of UDP", "packets", "lost"],
-        [(str(variant), list(map(str, cells)))],
-    )
 
 
 def _open(topology: Topology, destination: str) -> t.Tuple[socket.socket, socket.socket]:
