@@ -74,7 +74,7 @@ def _verify(pods: t.Sequence[t.Any] = (_PODS,)) -> t.Tuple[verification.Report, 
 
 
 @pytest.mark.parametrize(("shape", "variant"), _CASES)
-def test_owner(node: Topology, shape: Shape, variant: str, show_table: t.Callable[..., None]) -> None:
+def test_owner(node: Topology, shape: Shape, variant: str) -> None:
     node.node.run("iptables-%s-restore" % variant, stdin=_OURS)
     shape.load(node.node, variant)
     real = node.ask(*_ASKED)
@@ -93,11 +93,6 @@ def test_owner(node: Topology, shape: Shape, variant: str, show_table: t.Callabl
             verification.ERROR,
         )
         assert conflict.decided_by is not None and conflict.decided_by.text and conflict.remedy
-    tool = "nft" if shape.backend == NFT else "iptables-" + variant
-    seen = "node" if hidden else "pod"
-    blamed = "%d ranges: %s" % (sum(len(one.ranges) for one in report.conflicts), shape.owner) if hidden else "none"
-    cells = (tool, seen, blamed, report.conflicts[0].remedy if hidden else "")
-    show_table("program", ("rules of", "exempt destination sees", "conflict", "remedy"), [(shape.name, cells)])
 
 
 def _covers(conflict: verification.Conflict, address: str) -> bool:
@@ -198,10 +193,6 @@ def _explained(destination: str) -> t.List[explanation.Explained]:
 
 #: A program that keeps guests, the network of its rules in the shape, and the variant of iptables.
 _GUESTS = [
-    ("networkmanager-shared", NFT, "10.244.1.0/24", "nft"),
-    ("lxc-net-over-pods", NFT, "10.244.1.0/24", "nft"),
-    ("incus-over-pods", NFT, "10.244.1.0/24", "nft"),
-    ("systemd-networkd", NFT, "10.244.1.0/24", "nft"),
     ("libvirt-over-pods", NFT, "10.244.1.0/24", "nft"),
     ("docker-over-pods", NFT, "10.244.0.0/16", "nft"),
     ("podman-beside-pods", NFT, "10.88.0.0/16", "nft"),

@@ -3,6 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Rules of programs that live on Kubernetes nodes, in the shape in which each makes them, by backend.
 
+Each has a form that the others have not: which program a name belongs to, ``test_rule_owners`` lists, and Debian's
+programs run in ``test_real_programs``.
+
 The pods are those of ``topology``: 10.244.1.0/24 on this node, 10.244.0.0/16 in the cluster.
 """
 
@@ -102,11 +105,6 @@ comment "cali:Dw4T8UWPnCLxRJiI;"
 -j MASQUERADE --random-fully
 COMMIT
 """),
-    Shape("flannel-before-0.20", IPTABLES, "flannel", """*nat
--A POSTROUTING -s 10.244.0.0/16 -d 10.244.0.0/16 -m comment --comment "flanneld masq" -j RETURN
--A POSTROUTING -s 10.244.0.0/16 ! -d 224.0.0.0/4 -m comment --comment "flanneld masq" -j MASQUERADE --random-fully
-COMMIT
-"""),
     Shape("flannel", NFT, "flannel", """table ip flannel-ipv4 {
     comment "rules for flannel-ipv4"
     chain postrtg {
@@ -163,26 +161,6 @@ COMMIT
 create kube-router-node-ips hash:ip
 add kube-router-pod-subnets 10.244.0.0/16
 add kube-router-node-ips 198.51.100.1
-"""),
-    Shape("weave", IPTABLES, "Weave Net", """*nat
-:WEAVE - [0:0]
--A POSTROUTING -j WEAVE
--A WEAVE -m set --match-set weaver-no-masq-local dst -m comment --comment "Prevent SNAT to locally running containers" \
--j RETURN
--A WEAVE -s 10.244.0.0/16 -d 224.0.0.0/4 -j RETURN
--A WEAVE ! -s 10.244.0.0/16 -d 10.244.0.0/16 -j MASQUERADE
--A WEAVE -s 10.244.0.0/16 ! -d 10.244.0.0/16 -j MASQUERADE
-COMMIT
-""", "create weaver-no-masq-local hash:ip comment\n"),
-    Shape("kindnet-before-nft", IPTABLES, "kindnet", """*nat
-:KIND-MASQ-AGENT - [0:0]
--A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "kind-masq-agent: ensure nat POSTROUTING directs \
-all non-LOCAL destination traffic to our custom KIND-MASQ-AGENT chain" -j KIND-MASQ-AGENT
--A KIND-MASQ-AGENT -d 10.244.0.0/16 -m comment --comment "kind-masq-agent: local traffic is not subject to MASQUERADE" \
--j RETURN
--A KIND-MASQ-AGENT -m comment --comment "kind-masq-agent: outbound traffic is subject to MASQUERADE (must be last in \
-chain)" -j MASQUERADE
-COMMIT
 """),
     Shape("kindnet", NFT, "kindnet", """table inet kindnet-ipmasq {
     set noMasqV4 { type ipv4_addr; flags interval; auto-merge; elements = { 10.244.0.0/16 }; }
@@ -243,57 +221,6 @@ COMMIT
     }
 }
 """),
-    Shape("firewalld", IPTABLES, "firewalld", """*nat
-:POSTROUTING_ZONES - [0:0]
-:POST_public - [0:0]
-:POST_public_allow - [0:0]
--A POSTROUTING -j POSTROUTING_ZONES
--A POSTROUTING_ZONES -o eth0 -g POST_public
--A POSTROUTING_ZONES -g POST_public
--A POST_public -j POST_public_allow
--A POST_public_allow ! -o lo -j MASQUERADE
-COMMIT
-"""),
-    Shape("firewalld", NFT, "firewalld", """table inet firewalld {
-    chain nat_POST_public_allow {
-        meta nfproto ipv4 oifname != "lo" masquerade
-    }
-    chain nat_POST_public {
-        jump nat_POST_public_allow
-    }
-    chain nat_POSTROUTING_ZONES {
-        oifname "eth0" goto nat_POST_public
-        goto nat_POST_public
-    }
-    chain nat_POSTROUTING {
-        type nat hook postrouting priority srcnat + 10; policy accept;
-        jump nat_POSTROUTING_ZONES
-    }
-}
-"""),
-    Shape("flannel-without-comments", IPTABLES, "flannel", """*nat
--A POSTROUTING -s 10.244.0.0/16 -d 10.244.0.0/16 -j RETURN
--A POSTROUTING -s 10.244.0.0/16 ! -d 224.0.0.0/4 -j MASQUERADE --random-fully
--A POSTROUTING ! -s 10.244.0.0/16 -d 10.244.0.0/16 -j MASQUERADE --random-fully
-COMMIT
-"""),
-    Shape("kube-ovn", IPTABLES, "Kube-OVN", """*nat
-:OVN-POSTROUTING - [0:0]
-:OVN-MASQUERADE - [0:0]
--I POSTROUTING 1 -m comment --comment "kube-ovn postrouting rules" -j OVN-POSTROUTING
--A OVN-POSTROUTING -m mark --mark 0x4000/0x4000 -j OVN-MASQUERADE
--A OVN-POSTROUTING -m set --match-set ovn40subnets src -m set --match-set ovn40subnets dst -j OVN-MASQUERADE
--A OVN-POSTROUTING -p tcp -m tcp --tcp-flags SYN NONE -m conntrack --ctstate NEW -j RETURN
--A OVN-POSTROUTING -m set --match-set ovn40subnets-nat src -m set ! --match-set ovn40subnets dst -j OVN-MASQUERADE
--A OVN-MASQUERADE -j MARK --set-xmark 0x0/0xffffffff
--A OVN-MASQUERADE -j MASQUERADE
-COMMIT
-""",
-        """create ovn40subnets hash:net
-create ovn40subnets-nat hash:net
-add ovn40subnets 10.244.0.0/16
-add ovn40subnets-nat 10.244.0.0/16
-"""),
     Shape("kube-ovn-before-1.9", IPTABLES, "Kube-OVN", """*nat
 -A POSTROUTING -m set --match-set ovn40subnets-nat src -m set ! --match-set ovn40subnets dst -j MASQUERADE
 COMMIT
@@ -323,11 +250,6 @@ add ovn40subnets-nat 10.244.0.0/16
 -j SNAT --to-source 198.51.100.1 --random-fully
 COMMIT
 """),
-    Shape("kube-vip", IPTABLES, "kube-vip", """*nat
--I POSTROUTING 1 -s 10.244.1.2/32 -m mark --mark 0x0/0x40 -m comment --comment "a3ViZS12aXAK=kube-vip-kube-system" \
--j SNAT --to-source 198.51.100.1
-COMMIT
-"""),
     Shape("openshift-sdn", IPTABLES, "OpenShift SDN", """*nat
 :OPENSHIFT-MASQUERADE - [0:0]
 :OPENSHIFT-MASQUERADE-2 - [0:0]
@@ -338,14 +260,6 @@ COMMIT
 -A OPENSHIFT-MASQUERADE-2 -j MASQUERADE
 COMMIT
 """),
-    Shape("rancher-1", IPTABLES, "Rancher 1", """*nat
-:CATTLE_NAT_POSTROUTING - [0:0]
--I POSTROUTING 1 -j CATTLE_NAT_POSTROUTING
--A CATTLE_NAT_POSTROUTING -p tcp -s 10.244.0.0/16 ! -o docker0 -j MASQUERADE --to-ports 1024-65535
--A CATTLE_NAT_POSTROUTING -p udp -s 10.244.0.0/16 ! -o docker0 -j MASQUERADE --to-ports 1024-65535
--A CATTLE_NAT_POSTROUTING -s 10.244.0.0/16 ! -o docker0 -j MASQUERADE
-COMMIT
-"""),
     Shape("netbird-beside-pods", NFT, None, """table ip netbird {
     chain netbird-rt-postrouting {
         type nat hook postrouting priority srcnat - 1; policy accept;
@@ -354,85 +268,9 @@ COMMIT
     }
 }
 """),
-    Shape("netbird", IPTABLES, "NetBird", """*nat
-:NETBIRD-RT-NAT - [0:0]
--A POSTROUTING -j NETBIRD-RT-NAT
--A NETBIRD-RT-NAT -s 10.244.0.0/16 -j MASQUERADE
-COMMIT
-"""),
-    Shape("shorewall", IPTABLES, "Shorewall", """*nat
-:eth0_masq - [0:0]
--A POSTROUTING -o eth0 -j eth0_masq
--A eth0_masq -s 10.0.0.0/8 -j MASQUERADE
-COMMIT
-"""),
-    Shape("nixos", IPTABLES, "NixOS", """*nat
-:nixos-nat-post - [0:0]
--A POSTROUTING -j nixos-nat-post
--A nixos-nat-post -s 10.244.0.0/16 -o eth0 -j MASQUERADE
-COMMIT
-"""),
-    Shape("nixos", NFT, "NixOS", """table ip nixos-nat {
-    chain post {
-        type nat hook postrouting priority srcnat; policy accept;
-        ip saddr 10.244.0.0/16 oifname "eth0" masquerade comment "from internal IPs"
-    }
-}
-"""),
-    Shape("networkmanager-shared", NFT, "NetworkManager", """table ip nm-shared-pods0 {
-    chain nat_postrouting {
-        type nat hook postrouting priority srcnat; policy accept;
-        ip saddr 10.244.1.0/24 ip daddr != 10.244.1.0/24 masquerade
-    }
-}
-"""),
-    Shape("networkmanager-shared", IPTABLES, "NetworkManager", """*nat
--I POSTROUTING 1 -s 10.244.1.0/24 ! -d 10.244.1.0/24 -m comment --comment nm-shared-pods0 -j MASQUERADE
-COMMIT
-"""),
-    Shape("lxc-net-over-pods", NFT, "lxc-net", """table ip lxc {
-    chain postrouting {
-        type nat hook postrouting priority 100;
-        ip saddr 10.244.1.0/24 ip daddr != 10.244.1.0/24 counter masquerade
-    }
-}
-"""),
     Shape("lxc-net-beside-pods", IPTABLES, None, """*nat
 -A POSTROUTING -s 10.0.3.0/24 ! -d 10.0.3.0/24 -j MASQUERADE
 COMMIT
-"""),
-    Shape("incus-over-pods", NFT, "LXD or Incus", """table inet incus {
-    chain pstrt.incusbr0 {
-        type nat hook postrouting priority srcnat; policy accept;
-        ip saddr 10.244.1.0/24 ip daddr != 10.244.1.0/24 masquerade
-    }
-}
-"""),
-    Shape("lxd-over-pods", IPTABLES, "LXD or Incus", """*nat
--I POSTROUTING 1 -s 10.244.1.0/24 ! -d 10.244.1.0/24 -m comment --comment "generated for LXD network lxdbr0" \
--j MASQUERADE
-COMMIT
-"""),
-    Shape("libvirt-before-5.1-over-pods", IPTABLES, "libvirt", """*nat
--A POSTROUTING -s 10.244.1.0/24 ! -d 10.244.1.0/24 -p tcp -j MASQUERADE --to-ports 1024-65535
--A POSTROUTING -s 10.244.1.0/24 ! -d 10.244.1.0/24 -p udp -j MASQUERADE --to-ports 1024-65535
-COMMIT
-"""),
-    Shape("firewalld-policy", NFT, "firewalld", """table inet firewalld {
-    chain nat_POST_policy_egress_allow {
-        meta nfproto ipv4 oifname != "lo" masquerade
-    }
-    chain nat_POST_policy_egress {
-        jump nat_POST_policy_egress_allow
-    }
-    chain nat_POSTROUTING_POLICIES {
-        oifname "eth0" jump nat_POST_policy_egress
-    }
-    chain nat_POSTROUTING {
-        type nat hook postrouting priority srcnat + 10; policy accept;
-        jump nat_POSTROUTING_POLICIES
-    }
-}
 """),
     Shape("docker-without-userland-proxy", IPTABLES, None, """*nat
 :DOCKER - [0:0]
@@ -444,33 +282,6 @@ COMMIT
 -A DOCKER -p tcp -m tcp --dport 8080 -j DNAT --to-destination 172.17.0.2:80
 COMMIT
 """),
-    Shape("ovn-kubernetes", NFT, "OVN-Kubernetes", """table inet ovn-kubernetes {
-    chain ovn-kube-pod-subnet-masq {
-        ip saddr 10.244.1.0/24 masquerade
-    }
-    chain ovn-kube-local-gw-masq {
-        comment "OVN local gateway masquerade"
-        type nat hook postrouting priority srcnat; policy accept;
-        ip saddr 169.254.0.1 masquerade
-        jump ovn-kube-pod-subnet-masq
-    }
-}
-"""),
-    Shape("ovn-kubernetes", IPTABLES, "OVN-Kubernetes", """*nat
-:OVN-KUBE-EGRESS-SVC - [0:0]
--A POSTROUTING -j OVN-KUBE-EGRESS-SVC
--A OVN-KUBE-EGRESS-SVC -m mark --mark 0x3f0 -m comment --comment DoNotSNAT -j RETURN
--A OVN-KUBE-EGRESS-SVC -s 10.244.1.2/32 -m comment --comment default/some-service -j SNAT --to-source 198.51.100.1
-COMMIT
-"""),
-    Shape("antrea", IPTABLES, "Antrea", """*nat
-:ANTREA-POSTROUTING - [0:0]
--A POSTROUTING -m comment --comment "Antrea: jump to Antrea postrouting rules" -j ANTREA-POSTROUTING
--A ANTREA-POSTROUTING -s 10.244.1.0/24 ! -o antrea-gw0 \
--m comment --comment "Antrea: masquerade Pod to external packets" \
--m set ! --match-set ANTREA-POD-IP dst -j MASQUERADE --random-fully
-COMMIT
-""", "create ANTREA-POD-IP hash:net\nadd ANTREA-POD-IP 10.244.0.0/16\n"),
     Shape("kubenet", IPTABLES, "kubenet", """*nat
 -A POSTROUTING ! -d 10.0.0.0/8 -m comment --comment "kubenet: SNAT for outbound traffic from cluster" \
 -m addrtype ! --dst-type LOCAL -j MASQUERADE
@@ -493,21 +304,6 @@ COMMIT
 -A POSTROUTING -j ts-postrouting
 -A ts-postrouting -m mark --mark 0x40000/0xff0000 -j MASQUERADE
 COMMIT
-"""),
-    Shape("lxd-over-pods", NFT, "LXD or Incus", """table inet lxd {
-    chain pstrt.lxdbr0 {
-        type nat hook postrouting priority srcnat; policy accept;
-        ip saddr 10.244.1.0/24 ip daddr != 10.244.1.0/24 masquerade
-    }
-}
-"""),
-    Shape("systemd-networkd", NFT, "systemd-networkd", """table ip io.systemd.nat {
-    set masq_saddr { type ipv4_addr; flags interval; elements = { 10.244.1.0/24 }; }
-    chain postrouting {
-        type nat hook postrouting priority srcnat + 1; policy accept;
-        ip saddr @masq_saddr masquerade
-    }
-}
 """),
     Shape("go-agent", IPTABLES, "ip-masq-agent", """*nat
 :IP-MASQ - [0:0]
