@@ -16,30 +16,36 @@ from support.topology import ADDRESSES, Topology
 
 _EXEMPT = ADDRESSES["ipv4"].exempt[0]
 _HIDDEN = ADDRESSES["ipv4"].outside[0]
+_OPTIONS: t.Dict[str, t.Any] = {"backend": "iptables_nft"}
+
+
+@pytest.fixture
+def node(topology: Topology) -> Namespace:
+    """A node with the default policy."""
+    apply(topology.node, **_OPTIONS)
+    return topology.node
 
 
 def _verify(node: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
-    (found,) = run_modules(node, [dict(options, verify=True)], module="ip_masq_info")
+    (found,) = run_modules(node, [{**_OPTIONS, **options, "verify": True}], module="ip_masq_info")
     assert "crashed" not in found, found["crashed"]
     return found
 
 
-def test_a_condition_that_is_not_understood_is_named_with_its_rule_and_destinations(topology: Topology) -> None:
-    apply(topology.node, backend="iptables_nft")
-    assert _verify(topology.node, backend="iptables_nft", non_masquerade_cidrs=["10.0.0.0/8"])["untested"] == []
+def test_a_condition_that_is_not_understood_is_named_with_its_rule_and_destinations(node: Namespace) -> None:
+    assert _verify(node, non_masquerade_cidrs=["10.0.0.0/8"])["untested"] == []
     rule = ("POSTROUTING", "-d", _EXEMPT, "-m", "ttl", "--ttl-eq", "5", "-j", "MASQUERADE")
-    topology.node.run("iptables-nft", "-t", "nat", "-I", *rule)
-    found = _verify(topology.node, backend="iptables_nft")
+    node.run("iptables-nft", "-t", "nat", "-I", *rule)
+    found = _verify(node)
     assert found["verified"] is None and "; not tested: " in found["summary"]
     (one,) = found["untested"]
     assert (one["code"], one["ranges"]) == ("unknown_rule", [_EXEMPT + "/32"])
     assert "--ttl-eq 5" in one["text"] and "because of the match ttl" in one["text"]
 
 
-def test_a_rule_with_such_a_condition_that_only_counts_is_no_reason(topology: Topology) -> None:
-    apply(topology.node, backend="iptables_nft")
-    topology.node.run("iptables-nft", "-t", "nat", "-I", "POSTROUTING", "-m", "ttl", "--ttl-eq", "63")
-    assert _verify(topology.node, backend="iptables_nft")["untested"] == []
+def test_a_rule_with_such_a_condition_that_only_counts_is_no_reason(node: Namespace) -> None:
+    node.run("iptables-nft", "-t", "nat", "-I", "POSTROUTING", "-m", "ttl", "--ttl-eq", "63")
+    assert _verify(node)["untested"] == []
 
 
 def test_a_node_without_pods_is_not_tested(ns: Namespace) -> None:
@@ -52,89 +58,81 @@ def test_a_node_without_pods_is_not_tested(ns: Namespace) -> None:
 @pytest.mark.parametrize(
     "known", ("neighbour add 100.64.0.9 lladdr 02:00:00:00:00:02 dev pods", "link set pods arp off")
 )
-def test_a_route_out_of_a_port_of_a_bridge_leads_to_known_neighbours_alone(topology: Topology, known: str) -> None:
-    apply(topology.node, backend="iptables_nft")
+def test_a_route_out_of_a_port_of_a_bridge_leads_to_known_neighbours_alone(node: Namespace, known: str) -> None:
     pods = ADDRESSES["ipv4"].gateway + "/24"
     lines = ["link add cni0 up type bridge", "link set pods master cni0", "address del %s dev pods" % pods]
     lines += ["address add %s dev cni0" % pods, "route add 100.64.0.0/10 dev pods"]
-    topology.node.run("ip", "-batch", "-", stdin="\n".join(lines))
-    found = _verify(topology.node, backend="iptables_nft")
+    node.run("ip", "-batch", "-", stdin="\n".join(lines))
+    found = _verify(node)
     assert (found["verified"], found["untested"]) == (True, []), found["summary"]
-    topology.node.run("ip", *known.split())
-    found = _verify(topology.node, backend="iptables_nft")
+    node.run("ip", *known.split())
+    found = _verify(node)
     assert [one["ranges"] for one in found["untested"]] == [["100.64.0.0/10"]], found["untested"]
     assert found["untested"][0]["text"].endswith("its neighbours at pods, a port of a bridge: route over the bridge")
     assert not [one for one in found["conflicts"] if one["severity"] == "error"], found["conflicts"]
 
 
-def test_questions_beyond_the_limit_are_not_tested(topology: Topology) -> None:
-    apply(topology.node, backend="iptables_nft")
-    found = _verify(topology.node, backend="iptables_nft", max_questions=2)
+def test_questions_beyond_the_limit_are_not_tested(node: Namespace) -> None:
+    found = _verify(node, max_questions=2)
     assert found["verified"] is None and [one["code"] for one in found["untested"]] == ["limit"]
     assert found["questions"] == 2 and found["questions_left_out"] > 0
 
 
-def test_an_address_of_a_link_that_has_none_is_a_conflict(topology: Topology) -> None:
+def test_an_address_of_a_link_that_has_none_is_a_conflict(node: Namespace) -> None:
     """On an unnumbered link MASQUERADE takes an address of another one, here of the pods' link."""
-    apply(topology.node, backend="iptables_nft")
-    before = _verify(topology.node, backend="iptables_nft")
+    before = _verify(node)
     assert before["verified"] is True, before["summary"]
-    uplink = topology.node.run("ip", "-o", "-4", "address", "show", "to", ADDRESSES["ipv4"].node).split()[1]
-    routes = topology.node.run("ip", "route", "show", "default").split()
-    topology.node.run("ip", "address", "flush", "dev", uplink)
-    topology.node.run("ip", "route", "add", "default", "via", routes[2], "dev", uplink, "onlink")
-    found = _verify(topology.node, backend="iptables_nft")
+    uplink = node.run("ip", "-o", "-4", "address", "show", "to", ADDRESSES["ipv4"].node).split()[1]
+    routes = node.run("ip", "route", "show", "default").split()
+    node.run("ip", "address", "flush", "dev", uplink)
+    node.run("ip", "route", "add", "default", "via", routes[2], "dev", uplink, "onlink")
+    found = _verify(node)
     assert found["verified"] is False, found["summary"]
     assert any(uplink in one["remedy"] and "snat" in one["remedy"] for one in found["conflicts"]), found["conflicts"]
 
 
-def test_a_rule_that_writes_addresses_behind_the_translation_is_named(topology: Topology) -> None:
-    apply(topology.node, backend="iptables_nft")
+def test_a_rule_that_writes_addresses_behind_the_translation_is_named(node: Namespace) -> None:
     rule = "ip daddr %s ip saddr set 192.0.2.200" % _EXEMPT
-    topology.node.run("nft", "add table ip late { chain c { type filter hook postrouting priority 300; %s; }; }" % rule)
-    found = _verify(topology.node, backend="iptables_nft")
+    node.run("nft", "add table ip late { chain c { type filter hook postrouting priority 300; %s; }; }" % rule)
+    found = _verify(node)
     assert found["verified"] is not True, found["summary"]
     assert ["unknown_rule", [_EXEMPT + "/32"]] in [[one["code"], one["ranges"]] for one in found["untested"]]
 
 
-def test_a_conflict_says_no_more_than_was_seen(topology: Topology) -> None:
+def test_a_conflict_says_no_more_than_was_seen(node: Namespace) -> None:
     """One rule that hits one service of one range, and all services of another, is two conflicts."""
-    apply(topology.node, backend="iptables_nft")
     other = ADDRESSES["ipv4"].exempt[1]
     elements = "%s . 443, %s . 0-65535" % (_EXEMPT, other)
     rule = "ip daddr . tcp dport { %s } masquerade" % elements
-    topology.node.run("nft", "add table ip other { chain c { type nat hook postrouting priority 90; %s; }; }" % rule)
-    found = _verify(topology.node, backend="iptables_nft")
+    node.run("nft", "add table ip other { chain c { type nat hook postrouting priority 90; %s; }; }" % rule)
+    found = _verify(node)
     assert sorted((one["range"], one["services"]) for one in found["conflicts"]) == sorted(
         [(_EXEMPT + "/32", ["tcp/443"]), (other + "/32", ["tcp"])]
     )
 
 
-def test_a_conflict_of_some_source_ports_says_which(topology: Topology) -> None:
-    apply(topology.node, backend="iptables_nft")
+def test_a_conflict_of_some_source_ports_says_which(node: Namespace) -> None:
     rule = ("POSTROUTING", "-d", _EXEMPT, "-p", "udp", "--sport", "4000:4010", "-j", "MASQUERADE")
-    topology.node.run("iptables-nft", "-t", "nat", "-I", *rule)
-    (found,) = _verify(topology.node, backend="iptables_nft")["conflicts"]
+    node.run("iptables-nft", "-t", "nat", "-I", *rule)
+    (found,) = _verify(node)["conflicts"]
     assert (found["range"], found["services"]) == (_EXEMPT + "/32", ["udp from port 4000-4010"])
 
 
-def test_what_a_filter_seldom_lets_pass_is_tested(topology: Topology) -> None:
+def test_what_a_filter_seldom_lets_pass_is_tested(node: Namespace) -> None:
     """A drop breaks no promise; the others leave, and two verifications of a node have one answer."""
-    apply(topology.node, backend="iptables_nft")
-    topology.node.run("iptables-nft", "-t", "nat", "-I", "POSTROUTING", "-d", _EXEMPT, "-j", "MASQUERADE")
+    node.run("iptables-nft", "-t", "nat", "-I", "POSTROUTING", "-d", _EXEMPT, "-j", "MASQUERADE")
     rule = "-m statistic --mode random --probability 0.98 -j DROP"
-    topology.node.run("iptables-nft", "-A", "FORWARD", *rule.split())
-    first, again = (_verify(topology.node, backend="iptables_nft") for _time in range(2))
+    node.run("iptables-nft", "-A", "FORWARD", *rule.split())
+    first, again = (_verify(node) for _time in range(2))
     assert [(one["range"], one["severity"]) for one in first["conflicts"]] == [(_EXEMPT + "/32", "error")]
     assert first == again
 
 
 @pytest.mark.parametrize("addresses", ("198.51.100.0-198.51.100.1", "198.51.100.1-198.51.100.2"))
-def test_a_hash_over_addresses_of_which_one_is_the_nodes_is_a_conflict(topology: Topology, addresses: str) -> None:
-    apply(topology.node, backend="iptables_nft")
+def test_a_hash_over_addresses_of_which_one_is_the_nodes_is_a_conflict(node: Namespace, addresses: str) -> None:
     rule = "-t nat -I POSTROUTING -d 203.0.113.0/24 -j SNAT --to-source %s" % addresses
-    topology.node.run("iptables-nft", *rule.split())
-    (found,) = _verify(topology.node, backend="iptables_nft")["conflicts"]
+    node.run("iptables-nft", *rule.split())
+    (found,) = _verify(node)["conflicts"]
     assert (found["range"], found["severity"]) == ("203.0.113.0/24", "warning")
     assert found["seen"] in addresses.split("-") and found["seen"] != "198.51.100.1"
 
@@ -175,11 +173,10 @@ def _carry_out(node: Namespace, commands: t.Iterable[str]) -> None:
 
 
 @pytest.mark.parametrize("chosen", CHOSEN)
-def test_what_a_pod_can_choose_is_no_constant(topology: Topology, chosen: str) -> None:
-    apply(topology.node, backend="iptables_nft")
+def test_what_a_pod_can_choose_is_no_constant(node: Namespace, chosen: str) -> None:
     commands, services = CHOSEN[chosen]
-    _carry_out(topology.node, commands)
-    (found,) = _verify(topology.node, backend="iptables_nft")["conflicts"]
+    _carry_out(node, commands)
+    (found,) = _verify(node)["conflicts"]
     assert (found["range"], found["services"], found["severity"]) == (_EXEMPT + "/32", services, "error")
 
 
@@ -230,10 +227,9 @@ UNSEEN = {
 
 
 @pytest.mark.parametrize("what", UNSEEN)
-def test_what_no_packet_of_the_copy_shows_is_named_and_accuses_nobody(topology: Topology, what: str) -> None:
-    apply(topology.node, backend="iptables_nft")
-    _carry_out(topology.node, UNSEEN[what])
-    found = _verify(topology.node, backend="iptables_nft")
+def test_what_no_packet_of_the_copy_shows_is_named_and_accuses_nobody(node: Namespace, what: str) -> None:
+    _carry_out(node, UNSEEN[what])
+    found = _verify(node)
     assert found["verified"] is None and found["conflicts"] == [], found["summary"]
     assert {one["code"] for one in found["untested"]} == {"unknown_rule"}
 
@@ -267,19 +263,17 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("what", FILTERS)
-def test_what_only_lets_packets_pass_or_not_leaves_nothing_untested(topology: Topology, what: str) -> None:
-    apply(topology.node, backend="iptables_nft")
-    _carry_out(topology.node, FILTERS[what])
-    found = _verify(topology.node, backend="iptables_nft")
+def test_what_only_lets_packets_pass_or_not_leaves_nothing_untested(node: Namespace, what: str) -> None:
+    _carry_out(node, FILTERS[what])
+    found = _verify(node)
     assert found["verified"] is True and found["untested"] == [], found["summary"]
 
 
-def test_what_others_have_announced_accuses_no_range_that_is_kept(topology: Topology) -> None:
+def test_what_others_have_announced_accuses_no_range_that_is_kept(node: Namespace) -> None:
     """kindnet begins its chain with what belongs to other connections. Our rules, behind it, treat that rightly."""
-    apply(topology.node, backend="iptables_nft")
     rules = "ct state established,related accept; ip daddr %s accept; masquerade" % _EXEMPT
-    topology.node.run("nft", "add table ip o { chain c { type nat hook postrouting priority 90; %s; }; }" % rules)
-    found = _verify(topology.node, backend="iptables_nft")
+    node.run("nft", "add table ip o { chain c { type nat hook postrouting priority 90; %s; }; }" % rules)
+    found = _verify(node)
     assert found["verified"] is False, found["summary"]
     ranges = [ipaddress.ip_network(one["range"]) for one in found["conflicts"]]
     assert ranges and not any(ipaddress.ip_address(_EXEMPT) in one for one in ranges), ranges
@@ -345,15 +339,16 @@ WRITTEN: t.Mapping[str, t.Tuple[t.Tuple[str, ...], t.Tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("what", WRITTEN)
-def test_what_programs_write_is_tested_and_what_of_it_breaks_the_policy_is_found(topology: Topology, what: str) -> None:
-    apply(topology.node, backend="iptables_nft")
+def test_what_programs_write_is_tested_and_what_of_it_breaks_the_policy_is_found(
+    topology: Topology, node: Namespace, what: str
+) -> None:
     written, breaking = WRITTEN[what]
-    _carry_out(topology.node, written)
-    found = _verify(topology.node, backend="iptables_nft")
+    _carry_out(node, written)
+    found = _verify(node)
     assert (found["verified"], found["untested"], found["limits"]) == (True, [], []), found["summary"]
     assert topology.ask(_EXEMPT)[_EXEMPT] == ADDRESSES["ipv4"].pod
-    _carry_out(topology.node, breaking)
-    found = _verify(topology.node, backend="iptables_nft")
+    _carry_out(node, breaking)
+    found = _verify(node)
     assert {one["range"] for one in found["conflicts"]} == {_EXEMPT + "/32"}, found["summary"]
     assert found["untested"] == []
     assert topology.ask(_EXEMPT)[_EXEMPT] == ADDRESSES["ipv4"].node
@@ -363,35 +358,32 @@ def test_what_programs_write_is_tested_and_what_of_it_breaks_the_policy_is_found
 _BOUND = "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); s.setsockopt(0, 19, 1); s.bind((%r, 8080)); "
 
 
-def test_a_socket_that_has_packets_masqueraded_is_named(topology: Topology) -> None:
-    apply(topology.node, backend="iptables_nft")
-    _carry_out(topology.node, [_SOCKET, _MASQUERADED + " -m mark --mark 0x200"])
+def test_a_socket_that_has_packets_masqueraded_is_named(topology: Topology, node: Namespace) -> None:
+    _carry_out(node, [_SOCKET, _MASQUERADED + " -m mark --mark 0x200"])
     assert topology.ask(_EXEMPT, protocol="udp")[_EXEMPT] == ADDRESSES["ipv4"].pod
     code = _BOUND % _EXEMPT + "print('bound', flush=True); sys.stdin.read()"
-    with topology.node.popen(sys.executable, "-c", code) as process:
+    with node.popen(sys.executable, "-c", code) as process:
         assert process.stdout is not None and process.stdout.readline() == "bound\n"
         assert topology.ask(_EXEMPT, protocol="udp")[_EXEMPT] == ADDRESSES["ipv4"].node
-        found = _verify(topology.node, backend="iptables_nft")
+        found = _verify(node)
         process.terminate()
     assert found["verified"] is None and found["conflicts"] == [], found["summary"]
     (one,) = found["untested"]
     assert one["ranges"] == [_EXEMPT + "/32"] and "socket" in one["text"]
 
 
-def test_what_policies_of_ipsec_match_is_not_tested(topology: Topology) -> None:
-    apply(topology.node, backend="iptables_nft")
+def test_what_policies_of_ipsec_match_is_not_tested(node: Namespace) -> None:
     selected = "ip xfrm policy add src 10.244.1.0/24 dst 10.99.0.0/16 dir out tmpl src 198.51.100.1 dst 198.51.100.2"
-    _carry_out(topology.node, [selected + " proto esp mode tunnel", *WRITTEN["IPsec (strongSwan)"][0]])
-    found = _verify(topology.node, backend="iptables_nft")
+    _carry_out(node, [selected + " proto esp mode tunnel", *WRITTEN["IPsec (strongSwan)"][0]])
+    found = _verify(node)
     assert found["verified"] is None and found["conflicts"] == [], found["summary"]
     assert {one["code"] for one in found["untested"]} == {"ipsec", "unknown_rule"}
 
 
 @pytest.mark.parametrize("changes", ["meta mark set 7", "ip daddr %s drop" % _EXEMPT])
-def test_a_table_inside_of_a_bridge_that_does_more_is_named(topology: Topology, changes: str) -> None:
-    apply(topology.node, backend="iptables_nft")
-    _carry_out(topology.node, [_BRIDGE % changes])
-    found = _verify(topology.node, backend="iptables_nft")
+def test_a_table_inside_of_a_bridge_that_does_more_is_named(node: Namespace, changes: str) -> None:
+    _carry_out(node, [_BRIDGE % changes])
+    found = _verify(node)
     assert found["verified"] is None and ["bridge b" in one["text"] for one in found["untested"]] == [True]
 
 
@@ -420,7 +412,7 @@ def test_ipv6_behind_an_authentication_header_is_a_protocol(topology: Topology) 
     """Conntrack sees the UDP inside, so its first packet meets rules about the protocol 51."""
     apply(topology.node, backend="iptables_nft", enable_ipv6=True)
     _carry_out(topology.node, ["ip6tables-nft -t nat -I POSTROUTING -p ah -j ACCEPT"])
-    found = _verify(topology.node, backend="iptables_nft")
+    found = _verify(topology.node)
     assert {tuple(one["services"]) for one in found["conflicts"]} == {("protocol 51",)}
 
 
@@ -429,31 +421,27 @@ def test_ranges_that_seem_closed_are_tested(topology: Topology, range_of: str) -
     apply(topology.node, backend="iptables_nft", enable_ipv6=True)
     program = "ip6tables-nft" if ":" in range_of else "iptables-nft"
     _carry_out(topology.node, ["%s -t nat -I POSTROUTING -d %s -j ACCEPT" % (program, range_of)])
-    assert _verify(topology.node, backend="iptables_nft")["verified"] is False
+    assert _verify(topology.node)["verified"] is False
 
 
-def test_a_set_with_a_mask_is_copied(topology: Topology) -> None:
-    apply(topology.node, backend="iptables_nft")
+def test_a_set_with_a_mask_is_copied(node: Namespace) -> None:
     made = ["create net hash:ip netmask 24", "add net 10.99.0.77", "create bits hash:ip bitmask 255.255.0.255"]
-    _carry_out(topology.node, ["ipset " + line for line in made])
-    _carry_out(topology.node, [_MASQUERADED.replace("-d " + _EXEMPT, "-m set --match-set net dst")])
-    (found,) = _verify(topology.node, backend="iptables_nft")["conflicts"]
+    _carry_out(node, ["ipset " + line for line in made])
+    _carry_out(node, [_MASQUERADED.replace("-d " + _EXEMPT, "-m set --match-set net dst")])
+    (found,) = _verify(node)["conflicts"]
     assert found["range"] == "10.99.0.0/24"
 
 
 @pytest.mark.parametrize("hashed", ["iptables", "nft"])
-def test_a_mark_from_a_hash_is_not_known(topology: Topology, hashed: str) -> None:
+def test_a_mark_from_a_hash_is_not_known(node: Namespace, hashed: str) -> None:
     """One of many packets has the mark for which a rule masquerades."""
-    apply(topology.node, backend="iptables_nft")
     if hashed == "nft":
         rule = "ip daddr %s meta mark set jhash ip saddr . tcp dport mod 4000" % _EXEMPT
-        topology.node.run(
-            "nft", "add table ip m { chain c { type filter hook prerouting priority -150; %s; }; }" % rule
-        )
+        node.run("nft", "add table ip m { chain c { type filter hook prerouting priority -150; %s; }; }" % rule)
     else:
         target = "HMARK --hmark-tuple src,dst,dport --hmark-mod 4000 --hmark-offset 1 --hmark-rnd 7"
-        topology.node.run("iptables-nft", *("-t mangle -A PREROUTING -d %s -p tcp -j %s" % (_EXEMPT, target)).split())
-    topology.node.run("iptables-nft", *"-t nat -I POSTROUTING -m mark --mark 0x5 -j MASQUERADE".split())
-    found = _verify(topology.node, backend="iptables_nft")
+        node.run("iptables-nft", *("-t mangle -A PREROUTING -d %s -p tcp -j %s" % (_EXEMPT, target)).split())
+    node.run("iptables-nft", *"-t nat -I POSTROUTING -m mark --mark 0x5 -j MASQUERADE".split())
+    found = _verify(node)
     assert found["verified"] is not True, found["summary"]
     assert [_EXEMPT + "/32"] in [one["ranges"] for one in found["untested"]], found["untested"]
