@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import typing as t
 from pathlib import Path
 
 import pytest
 from support.full_policy import full_policy
-from support.modules import apply, run_module, run_modules
+from support.modules import apply, run_module
 from support.namespaces import Namespace
 from support.program_versions import Nft
 from support.programs import Programs
@@ -115,43 +114,3 @@ def _life(ns: Namespace, nft: Nft, path: Path) -> None:
     assert apply(ns, path=path, backend="iptables_nft", enable_ipv6=True)["changed"] is True
     assert apply(ns, path=path, backend="nftables")["changed"] is True
     assert apply(ns, path=path, state="absent")["changed"] is True
-
-
-def test_a_dormant_table_is_repaired(ns: Namespace) -> None:
-    apply(ns, backend="nftables")
-    ns.run("nft", "add table ip ip_masq_agent { flags dormant; }")
-    assert apply(ns, backend="nftables")["changed"] is True
-    assert "dormant" not in ns.run("nft", "list", "table", "ip", "ip_masq_agent")
-    assert apply(ns, backend="nftables")["changed"] is False
-
-
-#: Writes all the time, as kube-proxy does where many Services change, until told to stop; prints how often.
-_NEIGHBOUR = """
-import select, subprocess, sys
-def write(number):
-    chains = ["svc-%d-%d" % (number, each) for each in range(20)]
-    text = "".join("add chain ip kube-proxy %s\\nadd rule ip kube-proxy %s accept\\n" % (one, one) for one in chains)
-    subprocess.run([sys.argv[1], "-f", "-"], input="add table ip kube-proxy\\n" + text, text=True, check=True)
-    text = "".join("delete chain ip kube-proxy %s\\n" % one for one in chains)
-    subprocess.run([sys.argv[1], "-f", "-"], input=text, text=True, check=True)
-write(0)
-print("ready", flush=True)
-rounds = 0
-while not select.select([sys.stdin], [], [], 0)[0]:
-    rounds += 1
-    write(rounds)
-print(rounds)
-"""
-
-
-def test_a_table_beside_a_busy_writer_is_in_sync_each_time(ns: Namespace, nfts: Nfts) -> None:
-    options = {"backend": "nftables", "exemption": "enforce", "source_cidrs": PODS, "enable_ipv6": True}
-    apply(ns, **options)
-    before = nfts["trixie"].call(ns, "-a", "list", "table", "ip", "ip_masq_agent").stdout
-    neighbour = ns.popen(sys.executable, "-c", _NEIGHBOUR, str(nfts["trixie"].path / "nft"))
-    assert neighbour.stdout is not None and neighbour.stdout.readline() == "ready\n"
-    results = run_modules(ns, [options] * 60)
-    rounds = neighbour.communicate("stop\n")[0]
-    assert [result for result in results if result.get("failed") or result["changed"]] == []
-    assert int(rounds) > 0
-    assert nfts["trixie"].call(ns, "-a", "list", "table", "ip", "ip_masq_agent").stdout == before
