@@ -97,15 +97,6 @@ def test_looking_makes_no_legacy_table(ns: Namespace, tmp_path: Path) -> None:
     assert ns.read("/proc/net/ip_tables_names").split() == []
 
 
-@iptables_only
-def test_kubenets_rule_is_deleted_for_good(ns: Namespace, variant: Variant, tmp_path: Path) -> None:
-    first, second = go(ns, tmp_path, "1.23.17", "--network-plugin=kubenet", variant.tool("ipv4"))
-    assert first[1] == "" and first[2] == "set"
-    assert [action.split()[0] for action in first[3]] == ["edited", "restarted", "deleted"]
-    assert second[0] is False and second[2] == "already_set"
-    assert variant.listing(ns, "ipv4", "POSTROUTING") == []
-
-
 def test_rules_of_any_backend_and_kubenets_deletion_leave_each_other_alone(
     ns: Namespace, variant: Variant, tmp_path: Path
 ) -> None:
