@@ -150,17 +150,6 @@ def test_to_ports_share_connections_by_the_size_of_the_ranges(
     assert apply(ns, **options)["changed"] is False
 
 
-@pytest.mark.parametrize("protocol", ["tcp", "udp"])
-def test_packets_keep_their_source_inside_the_exempt_ranges_only(
-    topology: Topology, variant: Variant, family: str, protocol: str
-) -> None:
-    a = ADDRESSES[family]
-    cidrs = RFC1918 + (["fc00::/7"] if family == "ipv6" else [])
-    apply(topology.node, backend=variant.backend, enable_ipv6=family == "ipv6", non_masquerade_cidrs=cidrs)
-    seen = topology.ask(*a.exempt, *a.outside, protocol=protocol)
-    assert seen == dict([(exempt, a.pod) for exempt in a.exempt] + [(outside, a.node) for outside in a.outside])
-
-
 def test_the_node_s_own_traffic_is_masqueraded_too_unless_the_destination_is_exempt(
     topology: Topology, variant: Variant, family: str
 ) -> None:
@@ -175,12 +164,6 @@ def test_the_node_s_own_traffic_is_masqueraded_too_unless_the_destination_is_exe
     exempt = [peer + ("/32" if family == "ipv4" else "/128")]
     apply(topology.node, backend=variant.backend, enable_ipv6=True, non_masquerade_cidrs=exempt)
     assert topology.ask(peer, other, client=topology.node) == {peer: loopback, other: a.node}
-
-
-def test_an_empty_list_masquerades_every_destination(topology: Topology, variant: Variant, family: str) -> None:
-    a = ADDRESSES[family]
-    apply(topology.node, backend=variant.backend, enable_ipv6=True, non_masquerade_cidrs=[])
-    assert set(topology.ask(*a.exempt, *a.outside).values()) == {a.node}
 
 
 @iptables_only

@@ -8,7 +8,6 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from support.marks import iptables_only
 from support.modules import apply, run_module
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
@@ -60,29 +59,6 @@ def test_check_mode_predicts_the_run_and_changes_nothing(
     assert again["diff"]["before"] == again["diff"]["after"]
     # Behind it stands what has been removed elsewhere, which is nothing new now.
     assert done["diff"]["after"].startswith(again["diff"]["after"])
-
-
-@iptables_only
-def test_diff_shows_rules_as_iptables_prints_them(ns: Namespace, variant: Variant) -> None:
-    first = apply(ns, diff=True, backend=variant.backend, **POLICIES["awkward"])
-    was = _printed(ns, variant)
-    assert not _rules(first["diff"]["before"])
-    assert _rules(first["diff"]["after"]) == was
-    second = apply(ns, diff=True, backend=variant.backend, enable_ipv6=True, random_fully=False)
-    assert _rules(second["diff"]["before"]) == was
-    assert _rules(second["diff"]["after"]) == _printed(ns, variant)
-
-
-def _rules(text: str) -> t.List[str]:
-    return sorted(line.strip() for line in text.splitlines() if line.strip().startswith("-A "))
-
-
-def _printed(ns: Namespace, variant: Variant) -> t.List[str]:
-    found: t.List[str] = []
-    for family in ("ipv4", "ipv6"):
-        for chain in (CHAIN, "POSTROUTING"):
-            found += variant.listing(ns, family, chain) or []
-    return sorted(found)
 
 
 def test_families_hold_the_rules_and_the_jump_in_force(ns: Namespace, variant: Variant, family: str) -> None:
