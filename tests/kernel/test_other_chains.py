@@ -116,16 +116,8 @@ def test_nat_chains_of_other_tables_are_named(node: AgentNode) -> None:
     }
 
 
-#: Tables of programs that keep guests, as they write them: libvirt 10.4, Incus, netavark 1.12, Docker 29.
+#: Tables of programs that keep guests, as they write them: Incus, netavark 1.12, Docker 29.
 GUESTS = """
-table ip libvirt_network {
-    chain guest_nat {
-        type nat hook postrouting priority 100; policy accept;
-        ip saddr 192.168.122.0/24 ip daddr 224.0.0.0/24 counter return
-        meta l4proto tcp ip saddr 192.168.122.0/24 ip daddr != 192.168.122.0/24 counter masquerade to :1024-65535
-        ip saddr 192.168.122.0/24 ip daddr != 192.168.122.0/24 counter masquerade
-    }
-}
 table inet incus {
     chain pstrt.incusbr0 {
         type nat hook postrouting priority 100; policy accept;

@@ -77,9 +77,7 @@ def _kube_proxy_masquerade_all(s: Services, add: str) -> t.List[str]:
 THEIRS: t.Dict[str, t.Tuple[Load, bool]] = {
     "iptables: kube-proxy, portmap": (_iptables(INSERTED, kube_proxy_iptables, portmap_iptables), False),
     "iptables: kube-proxy, portmap, behind ours": (_iptables(APPENDED, kube_proxy_iptables, portmap_iptables), True),
-    "iptables: kube-proxy, kubelet": (_iptables(APPENDED, kube_proxy_iptables, kubelet_host_port), False),
     "iptables: kube-proxy, kubelet, behind ours": (_iptables(APPENDED, kube_proxy_iptables, kubelet_host_port), True),
-    "nftables: kube-proxy up to 1.35, portmap": (_nftables(_kube_proxy_135, portmap_nftables), False),
     "nftables: kube-proxy up to 1.35, portmap, after ours": (_nftables(_kube_proxy_135, portmap_nftables), True),
     "nftables: kube-proxy 1.36, portmap": (_nftables(_kube_proxy_136, portmap_nftables), False),
     "nftables: kube-proxy 1.36, portmap, after ours": (_nftables(_kube_proxy_136, portmap_nftables), True),
@@ -95,10 +93,6 @@ THEIRS: t.Dict[str, t.Tuple[Load, bool]] = {
         _each(_nftables(_kube_proxy_135), _iptables(APPENDED, portmap_iptables)),
         True,
     ),
-    "nftables: kube-proxy 1.36, iptables: portmap": (
-        _each(_nftables(_kube_proxy_136), _iptables(INSERTED, portmap_iptables)),
-        False,
-    ),
     "nftables: kube-proxy 1.36, iptables: portmap, behind ours": (
         _each(_nftables(_kube_proxy_136), _iptables(APPENDED, portmap_iptables)),
         True,
@@ -113,10 +107,6 @@ THEIRS: t.Dict[str, t.Tuple[Load, bool]] = {
     ),
     "IPVS: kube-proxy, masqueradeAll, iptables: portmap": (
         _each(_virtual_services, _iptables(INSERTED, _kube_proxy_masquerade_all, portmap_iptables)),
-        False,
-    ),
-    "IPVS: kube-proxy, masqueradeAll, nftables: portmap": (
-        _each(_virtual_services, _iptables(INSERTED, _kube_proxy_masquerade_all), _nftables(portmap_nftables)),
         False,
     ),
 }
