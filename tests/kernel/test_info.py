@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from support import cni_results, modules
+from support.agent_node import reference_agent
 from support.modules import Result, apply
-from support.namespaces import Namespace, until
+from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
 from support.variants import EXEMPT_RANGES, VARIANTS
 
@@ -136,21 +137,12 @@ def test_without_a_policy_it_says_what_it_looked_at(topology: Topology) -> None:
 def test_an_agent_of_another_network_namespace_is_not_this_nodes(ns: Namespace) -> None:
     with Namespace() as container:
         for place, told in ((container, []), (ns, ["other_agent"])):
-            daemon = place.popen("bash", "-c", "exec -a /ip-masq-agent sleep infinity")
-            try:
-                until(lambda pid=daemon.pid: _name(pid) == b"/ip-masq-agent", "the process to have its name")
+            with reference_agent(place):
                 # As the agent's service, which may not look at the namespaces of a process with more capabilities.
                 limited = ("setpriv", "--bounding-set", "-all,+net_admin,+net_raw,+dac_override", "--inh-caps", "-all")
                 for wrapper in ((), limited):
                     result = modules.run_weak(ns, wrapper, "ip_masq_info", **_POLICY)
                     assert [one["code"] for one in result["health"] if one["code"] == "other_agent"] == told, wrapper
-            finally:
-                daemon.kill()
-                daemon.communicate()
-
-
-def _name(pid: int) -> bytes:
-    return Path("/proc/%d/cmdline" % pid).read_bytes().split(b"\0")[0]
 
 
 def test_rule_that_kubenet_left(ns: Namespace) -> None:

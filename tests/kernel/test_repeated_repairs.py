@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import typing as t
 from pathlib import Path
 
 import pytest
-from support.agent_node import AgentNode
+from support.agent_node import AgentNode, reference_agent
 from support.marks import iptables_only
-from support.namespaces import Namespace, until
+from support.namespaces import Namespace
 from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
 from support.variants import BACKENDS, PODS, VARIANTS, Variant
@@ -44,22 +43,6 @@ def settled(node: AgentNode, **policy: t.Any) -> AgentNode:
     node.configure(**policy)
     assert node.sync().returncode == 0
     return node
-
-
-@contextlib.contextmanager
-def reference_agent(ns: Namespace) -> t.Iterator[None]:
-    """Run a process of the reference agent's name."""
-    daemon = ns.popen("bash", "-c", "exec -a /ip-masq-agent sleep infinity")
-    try:
-        until(lambda: _name(daemon.pid) == b"/ip-masq-agent", "the process to have its name")
-        yield
-    finally:
-        daemon.kill()
-        daemon.communicate()
-
-
-def _name(pid: int) -> bytes:
-    return Path("/proc/%d/cmdline" % pid).read_bytes().split(b"\0")[0]
 
 
 def undone(node: AgentNode) -> t.Dict[t.Any, float]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from . import modules
 from .import_collection import location, make_importable
-from .namespaces import Namespace
+from .namespaces import Namespace, until
 
 make_importable()
 
@@ -286,3 +287,16 @@ class AgentNode:
         """Return the same modules in the collection."""
         folder = location() / "plugins" / "module_utils"
         return {name: (folder / (name.replace(".", "/") + ".py")).read_bytes() for name in self.program_modules()}
+
+
+@contextlib.contextmanager
+def reference_agent(ns: Namespace) -> t.Iterator[None]:
+    """Run a process of the reference agent's name in a namespace."""
+    daemon = ns.popen("bash", "-c", "exec -a /ip-masq-agent sleep infinity")
+    arguments = Path("/proc/%d/cmdline" % daemon.pid)
+    try:
+        until(lambda: arguments.read_bytes().startswith(b"/ip-masq-agent\0"), "the process to have its name")
+        yield
+    finally:
+        daemon.kill()
+        daemon.communicate()
