@@ -126,16 +126,6 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
         asked(differs=["nonMasqueradeCIDRs", "resyncInterval"]),
         "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs; ip_masq_agent_resync_interval",
     ),
-    "another policy, and a service that cannot run": (
-        asked(differs=["cidrLimit"], service_failure="result exit-code, exit status 203"),
-        "failing: ip-masq-agent.service: result exit-code, exit status 203; policy differs from inventory: "
-        "ip_masq_agent_cidr_limit",
-    ),
-    "failing and drifted": (
-        asked({"failing": True, "last_error": {"lines": ["no lock"]}, "in_sync": False, "differs": [MISSING]}),
-        "failing: last resync: no lock; not in sync: pending changes: ipv4, iptables_nft: rule added: "
-        "-A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN",
-    ),
     "an answer that is none": (
         {"installed": True},
         "no report: the answer is not understood: KeyError('problems')",

@@ -45,14 +45,6 @@ def names(paths: t.Iterable[str]) -> t.List[str]:
 
 #: what it is about -> files, values, remarks (each a piece of one)
 MERGES: t.Dict[str, t.Tuple[t.Dict[str, str], t.Dict[str, t.Any], t.List[str]]] = {
-    "nothing there": ({}, {}, []),
-    "config alone": ({"config": '{"resyncInterval": "5m"}'}, {INTERVAL: "5m"}, []),
-    "drop-in alone": ({"a.json": '{"resyncInterval": "5m"}'}, {INTERVAL: "5m"}, []),
-    "different keys": (
-        {"config": '{"resyncInterval": "5m"}', "a.json": '{"masqLinkLocal": true}'},
-        {INTERVAL: "5m", "masq_link_local": True},
-        [],
-    ),
     "lists are united in order without duplicates": (
         {
             "config": '{"nonMasqueradeCIDRs": ["10.0.0.0/8", "172.16.0.0/12"]}',
@@ -60,11 +52,6 @@ MERGES: t.Dict[str, t.Tuple[t.Dict[str, str], t.Dict[str, t.Any], t.List[str]]] 
             "b.json": '{"nonMasqueradeCIDRs": ["192.168.0.0/16", "100.64.0.0/10"]}',
         },
         {CIDRS: ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"]},
-        [],
-    ),
-    "an empty list adds nothing": (
-        {"config": '{"nonMasqueradeCIDRs": ["10.0.0.0/8"]}', "a.json": '{"nonMasqueradeCIDRs": null}'},
-        {CIDRS: ["10.0.0.0/8"]},
         [],
     ),
     "an empty list alone is empty and no default": (
