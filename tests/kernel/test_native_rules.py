@@ -34,10 +34,8 @@ LIKE_OURS = {
 #: iptables ends with an error, or crashes, in some releases at least.
 UNREADABLE = {
     "cpu": "meta cpu 0 return",
-    "user": "meta skuid 0 return",
     "masquerade": "ip saddr 192.0.2.7 masquerade",
     "crash": "tcp flags != syn return",
-    "fib": "fib daddr type broadcast return",
 }
 
 

@@ -142,10 +142,7 @@ _LATE = "type nat hook postrouting priority 90; ip daddr %s" % _EXEMPT
 #: Rules about what a pod can choose, and the services that they hit.
 CHOSEN: t.Mapping[str, t.Tuple[t.Tuple[str, ...], t.List[str]]] = {
     "GRE": ((_MASQUERADED + " -p gre",), ["protocol 47"]),
-    "ESP": ((_MASQUERADED + " -p esp",), ["protocol 50"]),
-    "IP in IP": ((_MASQUERADED + " -p ipencap",), ["protocol 4"]),
     "UDP-Lite": ((_MASQUERADED + " -p udplite",), ["protocol 136"]),
-    "DCCP": ((_MASQUERADED + " -p dccp",), ["protocol 33"]),
     "a number": ((_MASQUERADED + " -p 253",), ["protocol 253"]),
     "an entry of ipset": (
         (
@@ -200,13 +197,9 @@ UNSEEN = {
     "a copy of what is masqueraded": (
         "iptables-nft -t mangle -A FORWARD -d %s -j TEE --gateway 198.51.100.9" % _HIDDEN,
     ),
-    "a copy, legacy": ("iptables-legacy -t mangle -A PREROUTING -j TEE --gateway 198.51.100.9",),
     "a copy of all": ("nft add table ip o { chain c { %s dup to 198.51.100.9; }; }" % _EARLY,),
     "a copy from the link": ("nft add table netdev o { chain c { %s dup to eth0; }; }" % _INGRESS,),
     "a copy of what follows": (_FOLLOWS + "-m conntrack --ctstate ESTABLISHED -j TEE --gateway 198.51.100.9",),
-    "a copy of what follows, legacy": (
-        _FOLLOWS.replace("nft", "legacy") + "-m state --state ESTABLISHED -j TEE --gateway 198.51.100.9",
-    ),
     "a copy of marked connections": (
         "iptables-nft -t mangle -A POSTROUTING -j CONNMARK --set-mark 1",
         _FOLLOWS + "-m connmark --mark 1 -j TEE --gateway 198.51.100.9",
@@ -239,10 +232,6 @@ FILTERS = {
     "a rate": ("iptables-nft -A FORWARD -p tcp --syn -m limit --limit 100/s -j ACCEPT", _ALONE),
     "messages": ("iptables-nft -A FORWARD -p icmp --icmp-type echo-request -j ACCEPT", _ALONE),
     "errors": ("iptables-nft -A FORWARD -p icmp --icmp-type 3/4 -j ACCEPT", _ALONE),
-    "errors, legacy": (
-        "iptables-legacy -A FORWARD -p icmp --icmp-type 11 -j ACCEPT",
-        "iptables-legacy -P FORWARD DROP",
-    ),
     "errors of nft": (
         "nft add table inet f { chain c { type filter hook forward priority 0; policy drop; "
         "meta l4proto tcp accept; icmp type { destination-unreachable, time-exceeded } accept; }; }",

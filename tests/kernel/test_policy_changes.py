@@ -43,41 +43,10 @@ CHANGES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Dict[str, t.Any], str]] = {
         },
         "pod pod/node node/pod node",
     ),
-    "an entry moves": (
-        {"rules": [{"action": "exempt", "destinations": FIRST_OUTSIDE}]},
-        {
-            "rules": [
-                {"action": "masquerade", "destinations": SECOND_EXEMPT},
-                {"action": "exempt", "destinations": FIRST_OUTSIDE},
-            ]
-        },
-        "pod pod/node pod node",
-    ),
-    "a range moves to an entry": (
-        {},
-        {
-            "non_masquerade_cidrs": ["172.16.0.0/12", "fc00:77::/32"],
-            "rules": [{"action": "exempt", "destinations": FIRST_EXEMPT}],
-        },
-        "pod pod node node",
-    ),
     "sources come with fewer ranges": (
         {},
         {"source_cidrs": ["10.7.0.0/16", "fd00:7::/64"], "non_masquerade_cidrs": ["10.0.0.0/9", "fd00::/9"]},
         "pod pod node/pod node/pod",
-    ),
-    "exceptions come and go": (
-        {},
-        {
-            "non_masquerade_cidrs": [*EXEMPT_RANGES, *FIRST_EXEMPT],
-            "masquerade_cidrs": ["10.99.0.0/16", "172.20.0.0/16", "fd00:99::/32", "fc00:77::/32"],
-        },
-        "pod pod/node node node",
-    ),
-    "many ranges come and go": (
-        {},
-        {"non_masquerade_cidrs": [*EXEMPT_RANGES, *SOME], "cidr_limit": 5000},
-        "pod pod node node",
     ),
     "many ranges change": (
         {"non_masquerade_cidrs": [*FIRST_EXEMPT, *SOME], "cidr_limit": 5000},

@@ -59,23 +59,19 @@ IPTABLES_RULES = """
 -s 10.244.1.5
 ! -s 10.244.1.0/24
 -d 10.96.0.0/12
-! -d 0.0.0.0/1
 -s 10.244.1.0/26 ! -d 10.0.0.0/8
 -p tcp
 ! -p tcp
 -p 4
 -p udp --dport 53
 -p tcp --dport 80:443
--p tcp ! --dport 80
 -p tcp --sport 1024:2000
 -p tcp ! --sport 2001:2100 --dport 80
--p sctp --dport 132
 -p sctp ! --dport 1:131
 -p tcp --syn
 -p tcp ! --syn
 -p tcp --tcp-flags SYN,ACK SYN,ACK
 -p tcp -m multiport --dports 80,8080,30000:32767
--p tcp -m multiport ! --dports 80,443
 -p udp -m multiport --sports 53,1026
 -p tcp -m multiport --ports 80,2011
 -p tcp -m multiport ! --ports 80,2011
@@ -84,12 +80,9 @@ IPTABLES_RULES = """
 -m iprange ! --src-range 10.244.1.4-10.244.1.8 --dst-range 10.0.0.0-10.255.255.255
 -m mark --mark 0x4000/0x4000
 -m mark ! --mark 0x4000/0x4000
--m mark --mark 0x8005
--m mark --mark 0x0
 -m mark --mark 0x5/0xf
 -m connmark --mark 0x80/0x80
 -m connmark ! --mark 0x80/0x80
--m connmark --mark 0
 -i cali1
 -i cali+
 ! -i cali+
@@ -99,25 +92,20 @@ IPTABLES_RULES = """
 -m conntrack ! --ctstate RELATED,ESTABLISHED
 -m conntrack --ctstate INVALID
 -m conntrack --ctstate UNTRACKED
--m conntrack --ctstate NEW,UNTRACKED
 -m conntrack --ctstate DNAT
 -m conntrack ! --ctstate DNAT
 -m conntrack --ctstate INVALID,DNAT
 -m conntrack --ctproto tcp
--m conntrack ! --ctproto 6
 -m conntrack --ctorigsrc 10.244.1.0/26
 -m conntrack ! --ctorigdst 10.0.0.0/8
 -m conntrack --ctorigdst 203.0.113.7 --ctorigdstport 80
--m conntrack --ctorigdst 203.0.113.7 ! --ctorigdstport 9090
 -p tcp -m conntrack --ctorigsrcport 1024:1031
 -m conntrack --ctdir ORIGINAL
 -m conntrack --ctdir REPLY
 -m conntrack --ctstatus NONE
 -m conntrack --ctstatus ASSURED,CONFIRMED
 -m conntrack ! --ctstatus SEEN_REPLY
--m conntrack --ctstate NEW --ctproto 17
 -m conntrack --ctstate NEW,INVALID --ctorigdst 10.0.0.0/8
--m state --state NEW
 -m state --state ESTABLISHED,UNTRACKED
 -m addrtype --dst-type LOCAL
 -m addrtype ! --dst-type LOCAL
@@ -166,11 +154,8 @@ ip saddr != 10.244.1.0/24
 ip daddr 10.96.0.0/12
 ip daddr 10.0.0.0/8 ip saddr 10.244.1.0/26
 ip daddr 10.96.0.5-10.96.0.20
-ip daddr != 10.96.0.5-10.96.0.20
 ip daddr { 10.96.0.10, 203.0.113.7 }
-ip daddr != { 10.96.0.10, 203.0.113.7 }
 ip daddr { 10.96.0.0/16, 203.0.113.0-203.0.113.9 }
-ip daddr != { 10.96.0.0/16, 224.0.0.0/4 }
 ip daddr @nets
 ip saddr != @nets
 ip daddr . tcp dport { 10.96.0.10 . 80, 203.0.113.7 . 443 }
@@ -178,15 +163,12 @@ ip daddr . tcp dport != { 10.96.0.10 . 80, 203.0.113.7 . 443 }
 ip saddr . ip daddr . meta l4proto { 10.244.1.5 . 10.96.0.10 . tcp, 192.0.2.9 . 10.244.9.9 . udp }
 ip saddr . tcp dport @ranges
 ip saddr . tcp dport != @ranges
-ip saddr . ip daddr != { 10.244.1.5 . 203.0.113.7 }
 ip saddr < 10.244.1.50
 ip saddr >= 10.244.1.50
 ip protocol tcp
 ip protocol != { tcp, udp }
 meta l4proto { tcp, udp } th dport { 53, 80 }
-tcp dport 80
 tcp dport != 80
-tcp dport { 80, 443 }
 tcp dport 1-442
 tcp dport != 1-442
 tcp dport > 443
@@ -200,17 +182,14 @@ meta mark != 0
 meta mark & 0x4000 == 0x4000
 meta mark and 0x4000 != 0
 meta mark { 0x4000, 0x10 }
-meta mark != { 0x4000, 0x10 }
 meta mark & 0xf { 5, 7 }
 ct mark 0x80
 ct mark & 0x80 == 0
-ct mark { 7, 0x80 }
 ct state new
 ct state != new
 ct state established,related
 ct state { new, untracked }
 ct state invalid
-ct state untracked
 ct state invalid,untracked
 ct state & (new | untracked) != 0
 ct direction original
@@ -223,14 +202,12 @@ ct l3proto ipv4
 ct original ip saddr 10.244.1.0/26
 ct original ip daddr 203.0.113.7
 meta l4proto tcp ct original proto-dst 80
-meta l4proto tcp ct original proto-dst != 80
 iifname "cali1"
 iifname "cali*"
 iifname != "cali*"
 iifname { "vx1", "eth9" }
 iifname { "cali*", "eth*" }
 iif cali1
-iif != cali1
 iif { cali1, vx1 }
 iifname . ip daddr { "cali1" . 10.96.0.10 }
 fib daddr type local
