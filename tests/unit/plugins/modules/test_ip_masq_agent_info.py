@@ -23,18 +23,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import agent_info_task, node_paths
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent_info as module
-from support.module_docs import documentation
 from support.private_node import private_paths
 
-OPTIONS = documentation(module)["options"]
 EXAMPLES = yaml.safe_load(module.EXAMPLES)
-
-
-@pytest.mark.parametrize("option", sorted(set(OPTIONS) | set(module.ARGUMENT_SPEC)))
-def test_documentation_is_what_is_accepted(option: str) -> None:
-    documented, accepted = OPTIONS[option], module.ARGUMENT_SPEC[option]
-    for about in ("type", "choices", "default", "elements"):
-        assert documented.get(about) == accepted.get(about), about
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])

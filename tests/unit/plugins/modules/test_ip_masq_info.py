@@ -23,21 +23,10 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.words import concerned, explanations, health
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq, ip_masq_info
-from support.module_docs import documentation
 from support.node_states import state
 
-OPTIONS: t.Dict[str, t.Any] = documentation(ip_masq_info)["options"]
 EXAMPLES: t.List[t.Dict[str, t.Any]] = yaml.safe_load(ip_masq_info.EXAMPLES)
 RETURN: t.Dict[str, t.Any] = yaml.safe_load(ip_masq_info.RETURN)
-
-
-def test_documented_options_are_the_options() -> None:
-    documented = {
-        name: {key: value for key, value in option.items() if key in ("type", "elements", "choices", "default")}
-        for name, option in OPTIONS.items()
-    }
-    assert documented == ip_masq_info.ARGUMENT_SPEC
-    assert all(option["description"] for option in OPTIONS.values())
 
 
 def test_policy_options_are_those_of_ip_masq() -> None:

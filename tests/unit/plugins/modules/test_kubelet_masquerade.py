@@ -135,15 +135,6 @@ def test_refused_options_are_a_message_and_no_traceback(node: KubeletNode, monke
     assert node.calls == []
 
 
-def test_options_of_code_and_documentation_agree() -> None:
-    documented = {
-        name: {key: entry[key] for key in ("type", "choices", "default") if key in entry}
-        for name, entry in DOCUMENTATION["options"].items()
-    }
-    assert documented == module.ARGUMENT_SPEC
-    assert set(Options._fields) == set(documented)
-
-
 def test_every_decision_is_documented() -> None:
     code = "".join(Path(module.__file__ or "").read_text() for module in (decide, manage))
     # Also two of which one holds: KubeletDecision("x" if supported else "y", ...
