@@ -57,12 +57,10 @@ class TestSync:
         assert snapshot(node.ns) == before
 
     def test_drift_is_repaired_and_counted_and_an_edit_is_not(self, node: AgentNode, variant: Variant) -> None:
-        node.configure(backend=variant.backend)
-        node.sync()
+        node.synced(backend=variant.backend)
         break_rules(node, variant)
         assert "169.254.0.0/16" in node.sync().stdout
-        node.configure(backend=variant.backend, masqLinkLocal=True)
-        node.sync()
+        node.synced(backend=variant.backend, masqLinkLocal=True)
         assert "169.254.0.0/16" not in exempt(node, variant)
         variant.unhook(node.ns, "ipv4")
         node.sync()
@@ -110,8 +108,7 @@ class TestBrokenConfig:
     """The last valid configuration stays active."""
 
     def test_drift_is_repaired_with_the_last_valid_policy(self, node: AgentNode, variant: Variant) -> None:
-        node.configure(backend=variant.backend, nonMasqueradeCIDRs=["10.1.0.0/16"])
-        node.sync()
+        node.synced(backend=variant.backend, nonMasqueradeCIDRs=["10.1.0.0/16"])
         (node.config_dir / "config").write_text(BROKEN)
         break_rules(node, variant)
         done = node.sync()
@@ -123,8 +120,7 @@ class TestBrokenConfig:
         assert status["drift_repaired"] == status["config_errors"] == 1
 
     def test_a_file_that_is_being_written_anew_changes_nothing_until_it_is(self, node: AgentNode) -> None:
-        node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"])
-        node.sync()
+        node.synced(nonMasqueradeCIDRs=["10.1.0.0/16"])
         (node.config_dir / "config").write_text("")
         break_rules(node)
         done = node.sync()
@@ -135,8 +131,7 @@ class TestBrokenConfig:
         assert [note for note in node.status()["notes"] if "config is empty" in note]
         assert node.resync() == ["resync"], "nobody would see when it has been empty for long enough"
         assert node.resynced.stderr == ""
-        node.configure(nonMasqueradeCIDRs=["10.2.0.0/16"])
-        node.sync()
+        node.synced(nonMasqueradeCIDRs=["10.2.0.0/16"])
         assert exempt(node) == ["169.254.0.0/16", "10.2.0.0/16"]
 
 
@@ -181,8 +176,7 @@ class TestRecords:
     def test_rules_are_repaired_and_the_problem_is_reported(
         self, node: AgentNode, what: str, paths: t.Tuple[str, ...]
     ) -> None:
-        node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"])
-        node.sync()
+        node.synced(nonMasqueradeCIDRs=["10.1.0.0/16"])
         self.spoil(node, what, *paths)
         told = []
         for _again in range(2):
@@ -273,8 +267,7 @@ class TestProposals:
     """sync --dry-run, explain --proposed"""
 
     def test_a_dry_run_shows_what_changes_for_packets(self, node: AgentNode, variant: Variant) -> None:
-        node.configure(backend=variant.backend)
-        node.sync()
+        node.synced(backend=variant.backend)
         done = node.command("sync", "--dry-run")
         assert (done.returncode, done.stdout) == (0, "nothing to do: the active rules match the configuration\n")
         node.configure(backend=variant.backend, masqueradeCIDRs=["10.5.0.0/16"])
@@ -291,8 +284,7 @@ class TestProposals:
         assert node.command("sync", "--json").returncode == 2
 
     def test_what_a_proposed_file_changes(self, node: AgentNode, tmp_path: Path) -> None:
-        node.configure()
-        node.sync()
+        node.synced()
         proposed = tmp_path / "proposed"
         proposed.write_text('{"masqueradeCIDRs": ["10.5.0.0/16"]}')
         for destination, told in (
@@ -316,8 +308,7 @@ class TestProposals:
         assert node.status()["in_sync"]
 
     def test_they_say_what_of_a_file_is_not_used(self, node: AgentNode, tmp_path: Path) -> None:
-        node.configure()
-        node.sync()
+        node.synced()
         proposed = tmp_path / "proposed"
         proposed.write_text('{"masqLinkLocal": false, "masqueradeCIDR": ["10.5.0.0/16"]}')
         done = node.command("explain", "10.5.1.2", "--proposed", str(proposed))
@@ -331,8 +322,7 @@ class TestProposals:
         assert json.loads(node.command("sync", "--dry-run", "--json").stdout)["notes"] == [told[len("note: ") :]]
 
     def test_what_a_move_of_the_rules_means_was_not_compared(self, node: AgentNode, tmp_path: Path) -> None:
-        node.configure()
-        node.sync()
+        node.synced()
         node.ns.run("iptables", "-t", "nat", "-A", "POSTROUTING", "-d", "192.0.2.9", "-j", "MASQUERADE")
         proposed = tmp_path / "proposed"
         proposed.write_text('{"jumpPosition": "last"}')
@@ -361,8 +351,7 @@ class TestStatus:
         assert status["state"] == "in sync"
 
     def test_differences_are_those_that_a_sync_repairs(self, node: AgentNode, variant: Variant) -> None:
-        node.configure(backend=variant.backend)
-        node.sync()
+        node.synced(backend=variant.backend)
         break_rules(node, variant)
         status = node.status()
         assert not status["in_sync"]
@@ -376,8 +365,7 @@ class TestStatus:
     def test_connections_are_counted_by_verdict(self, topology: Topology, variant: Variant, tmp_path: Path) -> None:
         node = AgentNode(topology.node, tmp_path, metrics=True)
         a = ADDRESSES["ipv4"]
-        node.configure(backend=variant.backend)
-        node.sync()
+        node.synced(backend=variant.backend)
         topology.ask(*a.exempt, *a.outside)
         counters = node.status()["families"]["ipv4"]["counters"]
         assert (counters["exempt_packets"], counters["masqueraded_packets"]) == (len(a.exempt), len(a.outside))
@@ -400,8 +388,7 @@ class TestStatus:
     ) -> None:
         """As ufw keeps it in /etc/ufw/before.rules; Docker's, for its own containers, is not."""
         a, node = ADDRESSES["ipv4"], AgentNode(topology.node, tmp_path)
-        node.configure(backend=variant.backend, sourceCIDRs=sources)
-        node.sync()
+        node.synced(backend=variant.backend, sourceCIDRs=sources)
         tool = "iptables-legacy" if variant.backend == "iptables_legacy" else "iptables-nft"
         for rule in ("-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE", "-s 10.244.0.0/16 -o eth0 -j MASQUERADE"):
             node.ns.run(tool, "-t", "nat", "-I", "POSTROUTING", *rule.split())
@@ -432,8 +419,7 @@ class TestExplain:
         self, topology: Topology, variant: Variant, tmp_path: Path, copy: bool
     ) -> None:
         node = AgentNode(topology.node, tmp_path)
-        node.configure(backend=variant.backend, enableIPv6=True, nonMasqueradeCIDRs=["10.0.0.0/8", "fc00::/7"])
-        node.sync()
+        node.synced(backend=variant.backend, enableIPv6=True, nonMasqueradeCIDRs=["10.0.0.0/8", "fc00::/7"])
         for a in ADDRESSES.values():
             destinations = [*a.exempt[:1], *a.outside[:1]]
             for destination, source in topology.ask(*destinations).items():

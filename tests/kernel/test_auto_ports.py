@@ -165,8 +165,7 @@ def test_with_too_few_ports_the_rules_stay_and_the_kernel_chooses(
 ) -> None:
     set_ports(ns)
     node = AgentNode(ns, tmp_path)
-    node.configure(backend=variant.backend, toPorts=["auto"])
-    assert node.sync().returncode == IN_SYNC
+    node.synced(backend=variant.backend, toPorts=["auto"])
     set_ports(ns, "33000 33500", "")
     variant.unhook(ns, "ipv4")
     for _again in range(2):

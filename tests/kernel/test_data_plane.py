@@ -38,14 +38,7 @@ OTHERS = (
 @pytest.fixture
 def node(ns: Namespace, tmp_path: Path) -> AgentNode:
     """A node on which nothing is but the agent."""
-    return settled(AgentNode(ns, tmp_path))
-
-
-def settled(node: AgentNode, **policy: t.Any) -> AgentNode:
-    """The node, in sync with a policy."""
-    node.configure(**policy)
-    assert node.sync().returncode == 0
-    return node
+    return AgentNode(ns, tmp_path).synced()
 
 
 def rows(node: AgentNode) -> t.List[str]:
@@ -89,7 +82,7 @@ def test_one_row_has_the_mode(node: AgentNode, mode: str) -> None:
     leaks = "; before nftables mode: set leaks to count" if mode in VARIANTS else ""
     assert rows(node) == ["kube-proxy %s%s" % (mode, leaks)]
     assert (node.status()["data_plane"]["kube_proxy"], node.status()["data_plane"]["leftovers"]) == ([mode], [])
-    settled(node, leaks="count", sourceCIDRs=PODS[:1])
+    node.synced(leaks="count", sourceCIDRs=PODS[:1])
     assert rows(node) == ["kube-proxy " + mode]
 
 
@@ -167,7 +160,7 @@ def test_the_network_plugin_s_data_plane(node: AgentNode, shape: Shape) -> None:
 
 def test_what_the_policy_needs_before_a_move(node: AgentNode) -> None:
     proxied(node.ns, "iptables_nft")
-    settled(node, skipMarks=["0x4000/0x4000"], backend="iptables_legacy", leaks="count", sourceCIDRs=PODS[:1])
+    node.synced(skipMarks=["0x4000/0x4000"], backend="iptables_legacy", leaks="count", sourceCIDRs=PODS[:1])
     steps = node.status()["data_plane"]["steps"]
     kernel = "the next kernel" if steps[-1]["before"] == "the next kernel" else "Linux 6.17"
     assert rows(node) == [

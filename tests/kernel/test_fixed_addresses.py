@@ -97,8 +97,7 @@ def seen(topology: Topology) -> t.List[str]:
 def test_the_last_valid_policy_stays_until_the_address_is_there(
     topology: Topology, node: AgentNode, variant: Variant
 ) -> None:
-    node.configure(backend=variant.backend, enableIPv6=True)
-    assert node.sync().returncode == IN_SYNC
+    node.synced(backend=variant.backend, enableIPv6=True)
     node.configure(backend=variant.backend, enableIPv6=True, snat=[{"address": one} for one in FIXED.values()])
     address(topology.node, "add")
     done = node.sync()
@@ -148,7 +147,7 @@ def test_with_drop_no_other_address_is_seen_while_one_is_missing(
     mac = topology.node.run("cat", "/sys/class/net/pods/address").strip()
     for family in FIXED:
         address(topology.node, "add", family)
-    node.configure(
+    node.synced(
         backend=variant.backend,
         enableIPv6=True,
         nonMasqueradeCIDRs=["10.0.0.0/8", "fc00::/7"],
@@ -162,7 +161,6 @@ def test_with_drop_no_other_address_is_seen_while_one_is_missing(
         snatMissing="drop",
         leaks=leaks,
     )
-    assert node.sync().returncode == IN_SYNC
     assert seen(topology) == ["fixed", "fixed"]
     before = snapshot(topology.node)
     for family in FIXED:
@@ -242,8 +240,7 @@ def test_with_drop_it_does_not_matter_who_else_would_masquerade(
         "skipMarks": ["0x200/0xf00"],
         "snat": [{"address": FIXED["ipv4"], "sourceCIDRs": sources}],
     }
-    node.configure(snatMissing="drop", **policy)
-    assert node.sync().returncode == IN_SYNC
+    node.synced(snatMissing="drop", **policy)
     address(topology.node, "delete")
     told = node.command("sync", "--dry-run").stdout
     assert "/24: %s -> dropped, 0 open connections" % FIXED["ipv4"] in told
@@ -267,8 +264,7 @@ def test_an_address_that_goes_away_later(topology: Topology, node: AgentNode, va
         address(topology.node, "add", family)
     rules = [{"action": "snat", "address": FIXED["ipv6"], "protocols": ["tcp"]}]
     snat = [{"address": FIXED["ipv4"]}]
-    node.configure(backend=variant.backend, enableIPv6=True, snat=snat, rules=rules, snatMissing=kept)
-    assert node.sync().returncode == IN_SYNC
+    node.synced(backend=variant.backend, enableIPv6=True, snat=snat, rules=rules, snatMissing=kept)
     assert (seen(topology), missing(node)) == (["fixed", "fixed"], 0)
     for family in FIXED:
         address(topology.node, "delete", family)

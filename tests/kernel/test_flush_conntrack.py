@@ -338,8 +338,7 @@ def test_the_agent_repairs_what_was_opened_meanwhile(
 ) -> None:
     node, world = AgentNode(topology.node, tmp_path, metrics=True), World(topology, family, variant.backend)
     track(topology.node)
-    node.configure(backend=variant.backend, enableIPv6=True, flushConntrack="changed")
-    assert node.sync().returncode == 0
+    node.synced(backend=variant.backend, enableIPv6=True, flushConntrack="changed")
     early = world.open(world.a.outside[0])
     assert world.seen(early) == world.a.node
     stays = world.id(early)

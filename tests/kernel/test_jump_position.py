@@ -150,8 +150,7 @@ def node(ns: Namespace, tmp_path: Path, variant: Variant) -> AgentNode:
     """A node in sync whose jump is first, and a chain of Calico behind it."""
     made = AgentNode(ns, tmp_path, metrics=True)
     variant.load(ns, "ipv4", ":cali-POSTROUTING - [0:0]", "-A POSTROUTING -j cali-POSTROUTING")
-    made.configure(backend=variant.backend, jumpPosition="first")
-    assert made.sync().returncode == 0
+    made.synced(backend=variant.backend, jumpPosition="first")
     return made
 
 
@@ -189,8 +188,7 @@ def test_a_war_is_fought_each_time_and_reported_seldom(node: AgentNode, variant:
 def test_moves_that_the_operator_asks_for_do_not_count(node: AgentNode, variant: Variant) -> None:
     for _again in range(3):
         for position in ("last", "first"):
-            node.configure(backend=variant.backend, jumpPosition=position)
-            assert node.sync().returncode == 0
+            node.synced(backend=variant.backend, jumpPosition=position)
             places = [CHAIN, "cali-POSTROUTING"]
             assert targets(node.ns, variant, "ipv4") == " ".join(places if position == "first" else places[::-1])
     variant.load(node.ns, "ipv4", *INSISTS)

@@ -411,8 +411,7 @@ def test_the_agent_keeps_shows_and_counts(world: World, variant: Variant, family
     a = ADDRESSES[family]
     node = AgentNode(world.topology.node, tmp_path, metrics=True)
     keys = {"backend": variant.backend, "enableIPv6": True, "nonMasqueradeCIDRs": EXEMPT, "sourceCIDRs": PODS}
-    node.configure(**keys)
-    assert node.sync().returncode == 0
+    node.synced(**keys)
     prom = node.metrics_dir / "ip_masq_agent.prom"
     assert _packets(prom.read_text()) == {} and "leaks" not in node.command("status").stdout
     node.configure(leaks="drop", **keys)

@@ -48,8 +48,7 @@ def other_nat(node: AgentNode, **options: t.Any) -> t.List[str]:
 def test_jumps_to_chains_of_other_programs_are_named(node: AgentNode, variant: Variant) -> None:
     chains = dict(CHAINS, **{"MY-CHAIN": "an unknown program"})
     jump_to(variant, node.ns, *chains, "KUBE-POSTROUTING")
-    node.configure(backend=variant.backend, masqChain="OUR-CHAIN")
-    node.sync()
+    node.synced(backend=variant.backend, masqChain="OUR-CHAIN")
     status = node.status()
     assert status["in_sync"]
     notes = [note for note in status["notes"] if "POSTROUTING jumps to" in note]
@@ -70,8 +69,7 @@ def test_what_is_not_about_pods_is_not_named(node: AgentNode, place: int) -> Non
     shape = _BESIDE[place]
     # The variants in turn.
     shape.load(node.ns, "legacy" if shape.backend == IPTABLES and place % 2 else "nft")
-    node.configure(backend="iptables_nft", sourceCIDRs=["10.244.0.0/16"])
-    node.sync()
+    node.synced(backend="iptables_nft", sourceCIDRs=["10.244.0.0/16"])
     assert [note for note in node.status()["notes"] if "masquerade exempt traffic" in note] == []
 
 
@@ -81,8 +79,7 @@ def test_the_same_chain_is_named_once_it_is_about_pods(node: AgentNode, variant:
     node.wire()
     beside = next(one for one in SHAPES if (one.name, one.backend) == ("libvirt-beside-pods", IPTABLES))
     beside.load(node.ns, variant)
-    node.configure(backend="iptables_nft", sourceCIDRs=["10.244.0.0/16"])
-    node.sync()
+    node.synced(backend="iptables_nft", sourceCIDRs=["10.244.0.0/16"])
     tool = ("iptables-" + variant, "-t", "nat")
     node.ns.run(*tool, "-N", "MORE")
     node.ns.run(*tool, *"-I LIBVIRT_PRT -j MORE".split())
@@ -103,8 +100,7 @@ def test_nat_chains_of_other_tables_are_named(node: AgentNode) -> None:
         "add table ip6 other; add chain ip6 other six { type nat hook postrouting priority 100; };"
         "add rule ip6 other six masquerade",
     )
-    node.configure(backend="nftables")
-    node.sync()
+    node.synced(backend="nftables")
     notes = [note for note in node.status()["notes"] if "of nftables has the nat chain" in note]
     assert [note.partition(",")[0] for note in notes] == ["table inet firewalld of nftables has the nat chain nat_POST"]
     assert not any("policy" in note for note in notes)
@@ -157,8 +153,7 @@ def test_tables_for_guests_alone_are_not_named_until_a_rule_is_about_pods(
 ) -> None:
     node.wire()
     node.ns.run("nft", "-f", "-", stdin=GUESTS)
-    node.configure(backend="nftables", sourceCIDRs=sources)
-    node.sync()
+    node.synced(backend="nftables", sourceCIDRs=sources)
     assert [note for note in node.status()["notes"] if "of nftables has the nat chain" in note] == []
     others = "add rule inet netavark nv_10_88_0_0_nm16 masquerade; add rule ip docker-bridges nat-POSTROUTING ip saddr "
     others += "10.0.0.0/8 jump nat-postrouting-out__docker0; add rule inet incus pstrt.incusbr0 masquerade"
@@ -174,8 +169,7 @@ def test_a_policy_of_drop_is_named(node: AgentNode) -> None:
         "add chain inet theirs post { type nat hook postrouting priority 110; policy drop; };"
         "add table ip nat; add chain ip nat POSTROUTING { type nat hook postrouting priority 100; policy drop; };",
     )
-    node.configure(backend="iptables_nft")
-    node.sync()
+    node.synced(backend="iptables_nft")
     notes = [note for note in node.status()["notes"] if "policy" in note and "source_cidrs" not in note]
     assert [note.partition(",")[0].partition(":")[0] for note in notes] == [
         "the policy of POSTROUTING is DROP",
@@ -186,8 +180,7 @@ def test_a_policy_of_drop_is_named(node: AgentNode) -> None:
 
 
 def test_nothing_is_named_and_no_table_created_where_there_is_nothing(node: AgentNode) -> None:
-    node.configure(backend="nftables", enableIPv6=True)
-    node.sync()
+    node.synced(backend="nftables", enableIPv6=True)
     tables = node.ns.run("nft", "list", "tables")
     assert not [note for note in node.status()["notes"] if "may masquerade exempt traffic" in note]
     assert node.ns.run("nft", "list", "tables") == tables

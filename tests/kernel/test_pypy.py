@@ -134,8 +134,7 @@ class TestPyPy:
 
     def test_verify_and_explain(self, topology: Topology, tmp_path: Path, pypy: str) -> None:
         a, node = ADDRESSES["ipv4"], AgentNode(topology.node, tmp_path, python=pypy)
-        node.configure(backend="nftables", enableIPv6=True)
-        assert node.sync().returncode == 0
+        node.synced(backend="nftables", enableIPv6=True)
         done = node.command("verify")
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         node.ns.run("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
@@ -150,8 +149,7 @@ class TestPyPy:
     def test_open_connections_are_flushed(self, topology: Topology, tmp_path: Path, pypy: str) -> None:
         node = AgentNode(topology.node, tmp_path, metrics=True, python=pypy)
         keys: t.Dict[str, t.Any] = {"backend": "iptables_nft", "flushConntrack": "changed"}
-        node.configure(nonMasqueradeCIDRs=["10.0.0.0/8"], **keys)
-        assert node.sync().returncode == 0
+        node.synced(nonMasqueradeCIDRs=["10.0.0.0/8"], **keys)
         topology.ask("10.99.0.1")
         # Whether the connection is one of this interface, the kernel is asked.
         node.configure(nonMasqueradeCIDRs=["192.168.0.0/16"], outInterfaces=["eth0"], **keys)

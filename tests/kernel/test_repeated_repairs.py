@@ -38,13 +38,6 @@ def another(variant: Variant) -> Variant:
     return VARIANTS["iptables_legacy" if variant.backend == "iptables_nft" else "iptables_nft"]
 
 
-def settled(node: AgentNode, **policy: t.Any) -> AgentNode:
-    """The node, in sync with a policy."""
-    node.configure(**policy)
-    assert node.sync().returncode == 0
-    return node
-
-
 def undone(node: AgentNode) -> t.Dict[t.Any, float]:
     """The samples of the metric, by their labels."""
     values = parse((node.metrics_dir / "ip_masq_agent.prom").read_text()).values
@@ -66,7 +59,7 @@ def test_a_chain_of_ours_to_which_others_lead_masquerades_nothing(
 ) -> None:
     """In the place that the backend does not use. It may have been removed before, as often as one likes."""
     a, ns = ADDRESSES["ipv4"], topology.node
-    node = settled(AgentNode(ns, tmp_path), backend=backend)
+    node = AgentNode(ns, tmp_path).synced(backend=backend)
     other = another(BACKENDS[backend])
     for _again in range(3):
         other.load(ns, "ipv4", *ITS_CHAIN)
@@ -108,7 +101,7 @@ def test_a_second_jump_behind_a_rule_that_changes_marks_goes_each_time(
     options: t.Dict[str, t.Any] = (
         {"exemption": "accept", "sourceCIDRs": PODS[:1]} if policy == "accept" else {"skipMarks": ["0x4000/0x4000"]}
     )
-    node = settled(AgentNode(ns, tmp_path), backend=variant.backend, **options)
+    node = AgentNode(ns, tmp_path).synced(backend=variant.backend, **options)
     ns.run(variant.tool("ipv4"), "-t", "mangle", "-A", "FORWARD", "-j", "MARK", "--set-mark", "0x4000")
     mark = "-A POSTROUTING -j MARK --set-xmark 0x0/0x4000"
     variant.load(ns, "ipv4", mark)
@@ -153,7 +146,7 @@ def test_a_reference_agent_elsewhere_is_named_and_the_journal_stays_short(
     ns: Namespace, tmp_path: Path, variant: Variant
 ) -> None:
     """With the same policy, on another backend or variant. With metrics on, each tick is a full one."""
-    node = settled(AgentNode(ns, tmp_path, metrics=True), backend=variant.backend, nonMasqueradeCIDRs=["10.0.0.0/8"])
+    node = AgentNode(ns, tmp_path, metrics=True).synced(backend=variant.backend, nonMasqueradeCIDRs=["10.0.0.0/8"])
     assert undone(node) == {(): 0}
     other, journal = another(variant), []
     with reference_agent(ns):

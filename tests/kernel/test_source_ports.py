@@ -374,8 +374,7 @@ def test_status_metrics_and_command(topology: Topology, agent: AgentNode, family
 
 def test_status_looks_at_connections_only_if_they_can_use_up_ports(topology: Topology, agent: AgentNode) -> None:
     a = ADDRESSES["ipv4"]
-    agent.configure()
-    assert agent.sync().returncode == 0
+    agent.synced()
     few, many = (port_usage.SCARCE * 64512 + more for more in (-100, 100))
 
     def insert(first: int, last: int) -> None:
@@ -396,8 +395,7 @@ def test_table_of_connections_filled_to_nine_tenths(topology: Topology, agent: A
     limit = int(topology.node.read("/proc/sys/net/netfilter/nf_conntrack_max"))
     if limit > 300000:
         pytest.skip("%d connections would take too long" % limit)
-    agent.configure()
-    assert agent.sync().returncode == 0
+    agent.synced()
     assert _rows(agent) == []
     wanted = limit * 9 // 10 + 1
     remotes = [str(ipaddress.ip_address(a.outside[0]) + number) for number in range(wanted // 60000 + 1)]

@@ -231,8 +231,7 @@ def test_the_agent_says_it_again_from_what_it_stored(topology: Topology, tmp_pat
         "enableIPv6": True,
         "leaks": "count",
     }
-    node.configure(backend="nftables", **policy)
-    node.sync()
+    node.synced(backend="nftables", **policy)
     first = node.command("verify", "--json")
     again = node.command("verify", "--if-changed", "--json")
     assert first.returncode == again.returncode == 0
@@ -249,8 +248,7 @@ def test_the_agent_says_it_again_from_what_it_stored(topology: Topology, tmp_pat
 def test_a_result_is_not_used_again_for_another_value_of_the_option(topology: Topology, tmp_path: Path) -> None:
     """The rules of the node are the same: those about leaks are missing, and that nobody repaired."""
     node = AgentNode(topology.node, tmp_path)
-    node.configure(backend="nftables", nonMasqueradeCIDRs=["10.0.0.0/8"], sourceCIDRs=PODS[:1])
-    node.sync()
+    node.synced(backend="nftables", nonMasqueradeCIDRs=["10.0.0.0/8"], sourceCIDRs=PODS[:1])
     assert node.command("verify").returncode == 0
     node.configure(backend="nftables", nonMasqueradeCIDRs=["10.0.0.0/8"], sourceCIDRs=PODS[:1], leaks="drop")
     done = node.command("verify", "--if-changed")

@@ -114,8 +114,7 @@ def _heals_with_each(ns: Namespace, nfts: Nfts, folder: Path, backend: str) -> N
     before = {release: _listed(ns, nft) for release, nft in nfts.items()}
     node = AgentNode(ns, folder)
     node.wire()
-    node.configure(backend=backend, exemption="return" if backend == "iptables_nft" else "enforce", **POLICY)
-    assert node.sync().returncode == 0
+    node.synced(backend=backend, exemption="return" if backend == "iptables_nft" else "enforce", **POLICY)
     for release, nft in nfts.items():
         places = [nft.path, iptables_of(release, "nft"), node.path, os.environ["PATH"]]
         path = ":".join(map(str, places))

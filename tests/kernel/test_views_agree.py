@@ -87,8 +87,7 @@ class Node(AgentNode):
         """Put the node in order, and change its policy and so the rules."""
         self.become(frozenset())
         self._saved = None
-        self.configure(**POLICY, nonMasqueradeCIDRs=["10.0.0.0/8"])
-        assert self.sync().returncode == 0
+        self.synced(**POLICY, nonMasqueradeCIDRs=["10.0.0.0/8"])
 
     def become(self, state: t.FrozenSet[str]) -> None:
         """Bring the node into a state, from whichever it was in."""

@@ -219,6 +219,13 @@ class AgentNode:
         """Run ``sync``."""
         return self.command("sync")
 
+    def synced(self, **keys: t.Any) -> AgentNode:
+        """Write the config file and sync; return the node, which has the policy."""
+        self.configure(**keys)
+        done = self.sync()
+        assert done.returncode == 0, done.stderr
+        return self
+
     def resync(self) -> t.List[str]:
         """Run the script that the timer starts.
 
