@@ -543,8 +543,6 @@ class TestModule:
         [
             ({"config": {"nonMasqueradeCIDRs": ["10.0.0.1/8"]}}, "the aligned network is 10.0.0.0/8"),
             ({"bin_dir": "/with space"}, "bin_dir: invalid path '/with space': must be absolute"),
-            ({"metrics_dir": "/no/such/place"}, "metrics_dir: /no/such/place is not a directory on this node"),
-            ({"python": "/bin/false"}, "python: /bin/false is not Python 3.8 or later"),
             ({"python": "/no/such/python"}, "python: /no/such/python is not Python 3.8 or later"),
             ({"config_dir": "/etc/apt"}, "config_dir: /etc/apt is not dedicated to the agent (it contains '"),
         ],
@@ -587,17 +585,11 @@ class TestModule:
         commands = (bare.run_dir / "commands").read_text().splitlines()
         assert commands and all(" -w 5 " in command for command in commands), commands
 
-    @pytest.mark.parametrize("forgotten", ["config", "state", "both"])
-    def test_removal_finds_a_chain_whose_name_is_known_in_one_place_only(self, bare: AgentNode, forgotten: str) -> None:
+    def test_removal_finds_a_chain_whose_name_only_its_jump_tells(self, bare: AgentNode) -> None:
         self.run(bare, config={"masqChain": "OPS-MASQ", "enableIPv6": True})
         assert NFT.rules(bare.ns, "ipv4", "OPS-MASQ")
-        if forgotten != "state":
-            (bare.config_dir / "config").unlink()
-        if forgotten != "config":
-            bare.state_file.unlink()
-        else:
-            # Nor does a jump tell.
-            NFT.unhook(bare.ns, "ipv4")
+        (bare.config_dir / "config").unlink()
+        bare.state_file.unlink()
         predicted = self.run(bare, "CD", state="absent")
         done = self.run(bare, "D", state="absent")
         assert predicted["rules"] == done["rules"]

@@ -15,7 +15,6 @@ from support.flood import Flood
 from support.marks import iptables_only
 from support.modules import apply, run_module, run_modules
 from support.namespaces import Namespace
-from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
 from support.variants import NFT_FAMILIES, PODS, Variant
 
@@ -152,36 +151,6 @@ def node(ns: Namespace, tmp_path: Path, variant: Variant) -> AgentNode:
     variant.load(ns, "ipv4", ":cali-POSTROUTING - [0:0]", "-A POSTROUTING -j cali-POSTROUTING")
     made.synced(backend=variant.backend, jumpPosition="first")
     return made
-
-
-@iptables_only
-def test_a_war_is_fought_each_time_and_reported_seldom(node: AgentNode, variant: Variant) -> None:
-    first, second = CHAIN + " cali-POSTROUTING", "cali-POSTROUTING " + CHAIN
-    assert targets(node.ns, variant, "ipv4") == first
-    journal = []
-    for _moved in range(6):
-        variant.load(node.ns, "ipv4", *INSISTS)
-        assert targets(node.ns, variant, "ipv4") == second
-        assert node.status()["in_sync"] is False
-        done = node.sync()
-        assert done.returncode == 0 and targets(node.ns, variant, "ipv4") == first
-        journal += (done.stdout + done.stderr).splitlines()
-    assert len(journal) == 2, journal
-    assert "jump moved to its position" in journal[0]
-    note = "A rule of Calico is in the way: -A POSTROUTING -j cali-POSTROUTING. Have that program leave the place, or "
-    assert "repaired 2 times since " in journal[1] and note in journal[1]
-    status = node.status()
-    assert (status["in_sync"], status["differs"]) == (True, [])
-    (one,) = status["repairs_undone"]
-    assert (one["family"], one["backend"], one["program"], one["times"]) == ("ipv4", variant.backend, "Calico", 6)
-    shown = node.command("status").stdout
-    assert note in shown and "in sync; another program undoes repairs, see notes" in shown
-    assert "position     first" in shown
-    values = parse((node.metrics_dir / "ip_masq_agent.prom").read_text()).values
-    assert values["ip_masq_agent_repairs_undone", (("program", "Calico"),)] == 5
-    info = node.module("ip_masq_info", {"verify": False})
-    assert info["in_sync"] is True
-    assert [one["text"] for one in info["health"] if note in one["text"]] != []
 
 
 @iptables_only

@@ -264,31 +264,15 @@ def edit_in_place(node: AgentNode) -> t.List[str]:
     return ["10.0.0.0/8", "172.24.0.0/13", "192.168.0.0/16", "100.64.0.0/10", "198.18.0.0/15"]
 
 
-def replace_by_link(node: AgentNode) -> t.List[str]:
-    """The config file becomes a symbolic link, as with a ConfigMap that is mounted."""
-    config = node.config_dir / "config"
-    (node.root / "etc/elsewhere").write_text(config.read_text().replace("100.64.0.0/10", "100.64.0.0/11"))
-    config.unlink()
-    config.symlink_to("/etc/elsewhere")
-    return ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/11", "198.18.0.0/15"]
-
-
 def edit_behind_link(node: AgentNode) -> t.List[str]:
-    """A file that the config file is a link to changes."""
-    replace_by_link(node)
+    """A file changes that the config file is a symbolic link to, as with a ConfigMap that is mounted."""
+    config, other = node.config_dir / "config", node.root / "etc/elsewhere"
+    config.rename(other)
+    config.symlink_to("/etc/elsewhere")
     node.resync()
     node.settle()
-    other = node.root / "etc/elsewhere"
-    other.write_text(other.read_text().replace("100.64.0.0/11", "100.64.0.0/12"))
+    other.write_text(other.read_text().replace("100.64.0.0/10", "100.64.0.0/12"))
     return ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/12", "198.18.0.0/15"]
-
-
-def replace_by_rename(node: AgentNode) -> t.List[str]:
-    """As most editors write."""
-    new = node.config_dir / ".config.swp"
-    new.write_text((node.config_dir / "config").read_text().replace("10.0.0.0/8", "11.0.0.0/8"))
-    new.rename(node.config_dir / "config")
-    return ["11.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "198.18.0.0/15"]
 
 
 def add_drop_in(node: AgentNode, name: str = "30-more.yaml") -> t.List[str]:
@@ -321,19 +305,11 @@ def swap_contents(node: AgentNode) -> t.List[str]:
     return [*CIDRS, "198.18.0.0/15"]
 
 
-def remove_config(node: AgentNode) -> t.List[str]:
-    """Only the drop-in is left."""
-    backend = json.loads((node.config_dir / "config").read_text())["backend"]
-    node.drop_in("20-lab.json", json.dumps({"nonMasqueradeCIDRs": ["198.18.0.0/15"], "backend": backend}))
-    (node.config_dir / "config").unlink()
-    return ["198.18.0.0/15"]
-
-
 #: By backend: files are compared in one way, whichever holds the rules.
 EDITS = {
-    "iptables_nft": (edit_in_place, replace_by_link, edit_behind_link),
-    "iptables_legacy": (replace_by_rename, add_drop_in, remove_drop_in),
-    "nftables": (swap_drop_ins, swap_contents, remove_config),
+    "iptables_nft": (edit_in_place, edit_behind_link),
+    "iptables_legacy": (add_drop_in, remove_drop_in),
+    "nftables": (swap_drop_ins, swap_contents),
 }
 
 
