@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
+from support import tracked
 from support.agent_node import AgentNode
 from support.marks import paired
 from support.modules import Result, apply, run_module
@@ -23,10 +24,11 @@ from support.namespaces import Namespace
 from support.packets import PATIENCE
 from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
+from support.tracked import Tracked
 from support.variants import EXEMPT_RANGES, NFT_FAMILIES, PODS, Variant
 
-#: IPCTNL_MSG_CT_NEW, _GET
-CT_NEW, CT_GET = 1 << 8, 1 << 8 | 1
+#: IPCTNL_MSG_CT_GET
+CT_GET = 1 << 8 | 1
 _PORTS = itertools.count(20000)
 #: of IPv4 and of IPv6: ETH_P_IP, ETH_P_IPV6; where a header has the source, and how long that is
 _FRAMES = {"ipv4": (0x0800, 12, 4), "ipv6": (0x86DD, 8, 16)}
@@ -293,35 +295,15 @@ def test_exemption_alone(world: World, variant: Variant) -> None:
         assert done["flushed"][world.family] == 1
 
 
-def _insert(family: str, source: str, destination: str, count: int) -> t.List[int]:
-    """Have the kernel track UDP connections that nobody opened."""
-    version = 4 if family == "ipv4" else 6
-    ends = [ipaddress.ip_address(address).packed for address in (source, destination)]
-    first = 1 if version == 4 else 3
-
-    def side(number: int, one: bytes, other: bytes, port: int, other_port: int) -> bytes:
-        addresses = netlink.attribute(first, one) + netlink.attribute(first + 1, other)
-        ports = netlink.attribute(1, b"\x11") + netlink.attribute(2, struct.pack("!H", port))
-        ports += netlink.attribute(3, struct.pack("!H", other_port))
-        return netlink.nest(number, netlink.nest(1, addresses), netlink.nest(2, ports))
-
-    messages = []
-    for port in range(1024, 1024 + count):
-        body = struct.pack("!BBH", 2 if version == 4 else 10, 0, 0)
-        body += side(1, ends[0], ends[1], port, 53) + side(2, ends[1], ends[0], 53, port)
-        body += netlink.network_word(7, 3600)
-        messages.append(netlink.Message(CT_NEW, body))
-    with netlink.Netlink(netlink.NETFILTER) as kernel:
-        return kernel.change(messages, netlink.CREATE | netlink.EXCLUSIVE)
-
-
 @paired
 def test_any_number_of_connections(world: World) -> None:
     """They are removed while the others are read, and none is missed for that."""
     exempt, other = world.a.exempt[0], world.a.exempt[1]
     world.apply()
     for destination, count in ((exempt, 12500), (other, 500)):
-        assert set(world.node.inside(_insert, world.family, world.a.pod, destination, count)) == {0}
+        ports = range(1024, 1024 + count)
+        # Nobody opened them.
+        tracked.insert(world.node, (Tracked(17, world.a.pod, n, world.a.pod, n, destination, 53) for n in ports))
     done = world.apply(flush_conntrack="changed", masquerade_cidrs=[host(exempt)])
     assert done["flushed"][world.family] == 12500
     assert not [warning for warning in done.get("warnings", []) if "flush_conntrack" in warning]

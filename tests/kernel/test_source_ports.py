@@ -9,7 +9,6 @@ import contextlib
 import ipaddress
 import json
 import random
-import re
 import select
 import socket
 import time
@@ -387,33 +386,7 @@ def test_status_looks_at_connections_only_if_they_can_use_up_ports(topology: Top
     report = agent.status()["source_ports"]
     assert (report["fullest"]["used"], report["fullest"]["available"], report["problem"]) == (int(many), 64512, None)
     assert [row.split()[0] for row in _rows(agent)] == ["scarce"]
-
-
-def test_table_of_connections_filled_to_nine_tenths(topology: Topology, agent: AgentNode) -> None:
-    """The limit is the machine's; what is counted is the node's own."""
-    a = ADDRESSES["ipv4"]
-    limit = int(topology.node.read("/proc/sys/net/netfilter/nf_conntrack_max"))
-    if limit > 300000:
-        pytest.skip("%d connections would take too long" % limit)
-    agent.synced()
-    assert _rows(agent) == []
-    wanted = limit * 9 // 10 + 1
-    remotes = [str(ipaddress.ip_address(a.outside[0]) + number) for number in range(wanted // 60000 + 1)]
-    tracked.insert(
-        topology.node,
-        (
-            Tracked(
-                6, "10.244.1.%d" % (2 + number % 100), 1024 + number % 60000, a.node, 1024 + number % 60000, to, 443
-            )
-            for number, to in zip(range(wanted), (to for to in remotes for _number in range(60000)))
-        ),
-    )
-    rows = _rows(agent)
-    assert len(rows) == 2, rows
-    words = r"tracked connections: \d+ of %d \(90 %%\); raise net\.netfilter\.nf_conntrack_max$" % limit
-    assert re.search(words, rows[1]), rows
-    report = json.loads(agent.command("ports", "--json").stdout)
-    assert report["conntrack"]["entries"] >= wanted and report["conntrack"]["limit"] == limit
-    used = sorted((use["used"] for use in report["destinations"]), reverse=True)
-    assert used == [60000] * (wanted // 60000) + [wanted % 60000]
-    assert report["connections_not_counted"] == 0
+    # The limit is the machine's; what is counted is the node's own.
+    counted = json.loads(agent.command("ports", "--json").stdout)["conntrack"]
+    assert int(many) <= counted["entries"] < int(many) + 100
+    assert counted["limit"] == int(topology.node.read("/proc/sys/net/netfilter/nf_conntrack_max"))
