@@ -114,7 +114,7 @@ def test_the_chains_of_another_mode_are_removed_by_the_command(node: AgentNode, 
     unhook(node.ns, mode)
     first, *left = rows(node)
     assert first == "kube-proxy nftables" and len(left) == 2, left
-    assert left[0].startswith("left: ipv4, %s: chain KUBE-EXT-CLUSTER and 7 more: iptables-" % mode)
+    assert left[0].startswith("left: ipv4, %s: chain KUBE-EXT-POD and 7 more: iptables-" % mode)
     before = {family: VARIANTS[mode].rules(node.ns, family) for family in SERVICES}
     for one in node.status()["data_plane"]["leftovers"]:
         node.ns.run("sh", "-euc", one["command"])

@@ -10,7 +10,10 @@ when the pod opens them; one whose endpoint is an exempt address stands for a po
 
 from __future__ import annotations
 
+import re
 import typing as t
+
+from strange import kube_proxy
 
 from .namespaces import Namespace
 from .topology import ADDRESSES
@@ -51,15 +54,20 @@ SERVICES = {
 }
 
 
+def _written(s: Services, mode: str) -> str:
+    """Return what kube-proxy writes for both Services in a mode, on a node without a pod of the one with Local."""
+    version = 6 if s.family == "ipv6" else 4
+    known = [
+        kube_proxy.Service("POD", {version: s.virtual}, "tcp", PORT, PORT, LOCAL_PORT, {version: [s.pod]}, local=True),
+        kube_proxy.Service(
+            "REMOTE", {version: s.virtual_remote}, "tcp", PORT, PORT, CLUSTER_PORT, {version: [s.remote]}
+        ),
+    ]
+    text = kube_proxy.KubeProxy(known, {version: [s.node]}).written(mode, version)[1]
+    return text.replace(kube_proxy.PODS[version], s.pods)
+
+
 # iptables
-
-
-_MASQUERADED = (
-    "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
-    "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
-    "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
-    "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
-)
 
 
 def kube_proxy_iptables(s: Services, add: str) -> t.List[str]:
@@ -67,30 +75,8 @@ def kube_proxy_iptables(s: Services, add: str) -> t.List[str]:
 
     :param add: how its rule comes into POSTROUTING: ``-I POSTROUTING 1`` as kube-proxy does, or ``-A POSTROUTING``.
     """
-    lines = [
-        "-A PREROUTING -j KUBE-SERVICES",
-        "-A OUTPUT -j KUBE-SERVICES",
-        add + " -j KUBE-POSTROUTING",
-        *_MASQUERADED,
-        "-A KUBE-NODEPORTS -p tcp --dport %d -j KUBE-EXT-CLUSTER" % CLUSTER_PORT,
-        "-A KUBE-NODEPORTS -p tcp --dport %d -j KUBE-EXT-LOCAL" % LOCAL_PORT,
-        "-A KUBE-EXT-CLUSTER -j KUBE-MARK-MASQ",
-        "-A KUBE-EXT-CLUSTER -j KUBE-SVC-REMOTE",
-        "-A KUBE-EXT-LOCAL -s %s -j KUBE-SVC-POD" % s.pods,
-        "-A KUBE-EXT-LOCAL -m addrtype --src-type LOCAL -j KUBE-MARK-MASQ",
-        "-A KUBE-EXT-LOCAL -m addrtype --src-type LOCAL -j KUBE-SVC-POD",
-        "-A KUBE-EXT-LOCAL -j KUBE-SEP-POD",
-    ]
-    for name, virtual, endpoint in (("POD", s.virtual, s.pod), ("REMOTE", s.virtual_remote, s.remote)):
-        lines += [
-            "-A KUBE-SERVICES -d %s -p tcp --dport %d -j KUBE-SVC-%s" % (virtual, PORT, name),
-            "-A KUBE-SVC-%s ! -s %s -d %s -p tcp --dport %d -j KUBE-MARK-MASQ" % (name, s.pods, virtual, PORT),
-            "-A KUBE-SVC-%s -j KUBE-SEP-%s" % (name, name),
-            "-A KUBE-SEP-%s -s %s -j KUBE-MARK-MASQ" % (name, endpoint),
-            "-A KUBE-SEP-%s -p tcp -j DNAT --to-destination %s" % (name, s.at(endpoint)),
-        ]
-    lines.append("-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS")
-    return _with_chains(lines)
+    (nat,) = re.findall(r"(?s)^\*nat\n(.*?)^COMMIT", _written(s, kube_proxy.IPTABLES), re.MULTILINE)
+    return [*nat.replace("-I POSTROUTING 1 ", add + " ").splitlines(), "-A KUBE-EXT-POD -j KUBE-SEP-POD0"]
 
 
 def portmap_iptables(s: Services, add: str) -> t.List[str]:
@@ -135,7 +121,10 @@ def kube_proxy_ipvs(s: Services, add: str, masquerade_all: bool = False) -> t.Li
         "-A OUTPUT -j KUBE-SERVICES",
         add + " -j KUBE-POSTROUTING",
         "-A KUBE-POSTROUTING -m set --match-set %s dst,dst,src -j MASQUERADE" % loop_back,
-        *_MASQUERADED,
+        "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
+        "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
+        "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
+        "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
         "-A KUBE-SERVICES %s-m set --match-set %s dst,dst -j KUBE-MARK-MASQ"
         % ("" if masquerade_all else "! -s %s " % s.pods, cluster),
         "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT",
@@ -218,89 +207,9 @@ def kube_proxy_nftables(s: Services, marks_hairpin: bool) -> str:
 
     :param marks_hairpin: as up to Kubernetes 1.35. Later it recognises hairpin connections by their addresses.
     """
-    ip = NFT_FAMILIES[s.family]
-    names = dict(
-        s._asdict(),
-        ip=ip,
-        addr="ipv4_addr" if s.family == "ipv4" else "ipv6_addr",
-        port=PORT,
-        cluster_port=CLUSTER_PORT,
-        local_port=LOCAL_PORT,
-        at_pod=s.at(s.pod),
-        at_remote=s.at(s.remote),
-        mark_pod="%s saddr %s jump mark-masq" % (ip, s.pod) if marks_hairpin else "",
-        mark_remote="%s saddr %s jump mark-masq" % (ip, s.remote) if marks_hairpin else "",
-        by_address="" if marks_hairpin else _BY_ADDRESS % {"ip": ip},
-    )
-    return _KUBE_PROXY % names
-
-
-_BY_ADDRESS = "ct status dnat %(ip)s saddr . %(ip)s daddr . meta l4proto . th dport @hairpin-connections masquerade"
-_KUBE_PROXY = """
-table %(ip)s kube-proxy {
-    set hairpin-connections {
-        type %(addr)s . %(addr)s . inet_proto . inet_service
-        elements = { %(pod)s . %(pod)s . tcp . %(port)d, %(remote)s . %(remote)s . tcp . %(port)d }
-    }
-    set nodeport-ips { type %(addr)s; elements = { %(node)s }; }
-    chain mark-masq { meta mark set meta mark or 0x4000; }
-    chain endpoint-pod {
-        %(mark_pod)s
-        meta l4proto tcp dnat to %(at_pod)s
-    }
-    chain endpoint-remote {
-        %(mark_remote)s
-        meta l4proto tcp dnat to %(at_remote)s
-    }
-    chain service-pod {
-        %(ip)s daddr %(virtual)s tcp dport %(port)d %(ip)s saddr != %(pods)s jump mark-masq
-        goto endpoint-pod
-    }
-    chain service-remote {
-        %(ip)s daddr %(virtual_remote)s tcp dport %(port)d %(ip)s saddr != %(pods)s jump mark-masq
-        goto endpoint-remote
-    }
-    chain external-cluster {
-        jump mark-masq
-        goto service-remote
-    }
-    chain external-local {
-        %(ip)s saddr %(pods)s goto service-pod
-        fib saddr type local jump mark-masq
-        fib saddr type local goto service-pod
-        goto endpoint-pod
-    }
-    map service-ips {
-        type %(addr)s . inet_proto . inet_service : verdict
-        elements = {
-            %(virtual)s . tcp . %(port)d : goto service-pod, %(virtual_remote)s . tcp . %(port)d : goto service-remote
-        }
-    }
-    map service-nodeports {
-        type inet_proto . inet_service : verdict
-        elements = { tcp . %(cluster_port)d : goto external-cluster, tcp . %(local_port)d : goto external-local }
-    }
-    chain services {
-        %(ip)s daddr . meta l4proto . th dport vmap @service-ips
-        %(ip)s daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports
-    }
-    chain masquerading {
-        meta mark and 0x4000 != 0 meta mark set meta mark xor 0x4000 masquerade fully-random
-        %(by_address)s
-    }
-    set cluster-ips { type %(addr)s; elements = { %(virtual)s, %(virtual_remote)s }; }
-    map no-endpoint-services { type %(addr)s . inet_proto . inet_service : verdict; }
-    chain cluster-ips-check { %(ip)s daddr @cluster-ips reject comment "Reject traffic to invalid ports"; }
-    chain filter-forward {
-        type filter hook forward priority -110;
-        ct state new %(ip)s daddr . meta l4proto . th dport vmap @no-endpoint-services
-        ct state new jump cluster-ips-check
-    }
-    chain nat-prerouting { type nat hook prerouting priority -100; jump services; }
-    chain nat-output { type nat hook output priority -100; jump services; }
-    chain nat-postrouting { type nat hook postrouting priority 100; jump masquerading; }
-}
-"""
+    local = "add rule %s kube-proxy external-POD-ns/svc/tcp/p%d meta l4proto tcp dnat to %s\n"
+    table = _written(s, kube_proxy.NFT_133 if marks_hairpin else kube_proxy.NFT_136)
+    return table + local % (NFT_FAMILIES[s.family], PORT, s.at(s.pod))
 
 
 def portmap_nftables(s: Services) -> str:
