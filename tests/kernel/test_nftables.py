@@ -39,18 +39,12 @@ def rule(ns: Namespace, part: str) -> str:
 
 #: What somebody does to the table; in braces, part of the rule whose handle is meant.
 DAMAGE: t.Dict[str, t.Sequence[str]] = {
-    "element added": ["add element %s exempt_ranges { 1.2.3.0/24 }"],
     "element beside another added": ["add element %s exempt_ranges { 11.0.0.0/8 }"],
     "element removed": ["delete element %s exempt_ranges { 172.16.0.0/12 }"],
-    "set emptied": ["flush set %s exempt_ranges"],
-    "chain emptied": ["flush chain %s postrouting"],
     "rule removed": ["delete rule %s postrouting handle {masquerade}"],
-    "rule added": ["insert rule %s postrouting ip daddr 8.8.8.8 accept"],
-    "rule behind the last": ["add rule %s postrouting counter"],
     "rule that means something else": [
         "replace rule %s postrouting handle {@exempt_ranges} ip saddr @exempt_ranges return",
     ],
-    "rule twice": ["add rule %s postrouting counter masquerade fully-random"],
     "order changed": [
         "delete rule %s postrouting handle {masquerade}",
         "insert rule %s postrouting counter masquerade fully-random",

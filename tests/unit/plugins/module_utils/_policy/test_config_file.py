@@ -281,16 +281,11 @@ FOREIGN: t.Dict[str, t.Tuple[t.Any, str]] = {
         OF_OBJECT % "List" + "only what is in items[1].data.config to the file",
     ),
     "another object": (DAEMON_SET, OF_OBJECT % "DaemonSet" + "keys such as nonMasqueradeCIDRs"),
-    "a cluster of kops": (
-        "apiVersion: kops.k8s.io/v1alpha2\nkind: Cluster\nspec:\n  nonMasqueradeCIDR: 100.64.0.0/10\n",
-        OF_OBJECT % "Cluster" + "keys such as nonMasqueradeCIDRs",
-    ),
     "objects in one file": (
         "---\n%s\n---\n%s\n" % (json.dumps(DAEMON_SET), json.dumps(CONFIG_MAP)),
         "2 YAML documents; number 2 " + OF_CONFIG_MAP + "the text of data.config to the file",
     ),
     "data alone": ({"data": {"config": POLICY}}, IN.format("data.config")),
-    "a key around the others": ("config:\n  resyncInterval: 5s\n", IN.format("config")),
     "values of a chart": (
         {"ipMasqAgent": {"enabled": True, "config": {"nonMasqueradeCIDRs": []}}},
         IN.format("ipMasqAgent.config"),
@@ -300,10 +295,6 @@ FOREIGN: t.Dict[str, t.Tuple[t.Any, str]] = {
         {"ip_masq_agent_non_masquerade_cidrs": [], "ip_masq_agent_backend": "auto", "ip_masq_agent_hosts": "x"},
         NEAR % "'ip_masq_agent_non_masquerade_cidrs' (the nearest known key is nonMasqueradeCIDRs), "
         "'ip_masq_agent_backend' (the nearest known key is backend) and 1 more",
-    ),
-    "options of the module": (
-        {"non_masquerade_cidrs": []},
-        NEAR % "'non_masquerade_cidrs' (the nearest known key is nonMasqueradeCIDRs)",
     ),
     "a typing error": (
         {"nonMasqueradeCIDR": []},
