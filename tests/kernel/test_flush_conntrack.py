@@ -156,6 +156,7 @@ def host(address: str) -> str:
     return "%s/%d" % (address, ipaddress.ip_address(address).max_prefixlen)
 
 
+@paired
 def test_udp_gets_the_new_address_and_nothing_else_is_touched(world: World) -> None:
     exempt, other, outside = world.a.exempt[0], world.a.exempt[1], world.a.outside[0]
     world.apply()
@@ -195,6 +196,7 @@ def track(node: Namespace) -> None:
     node.run("nft", "add table inet tracking { chain c { type filter hook forward priority 0; ct state new; }; }")
 
 
+@paired
 def test_first_rules_and_no_rules(world: World) -> None:
     """Where there were no rules of ours, we masqueraded nothing; where there are none any more, we do not."""
     exempt, outside = world.a.exempt[0], world.a.outside[0]

@@ -10,7 +10,7 @@ import socket
 import typing as t
 
 import pytest
-from support.marks import halved
+from support.marks import halved, paired
 from support.modules import apply, run_module
 from support.programs import Programs
 from support.topology import ADDRESSES, Topology
@@ -87,6 +87,7 @@ def test_an_entry_decides_for_its_packets_in_place_of_random_fully(
         assert not apply(topology.node, **more)["changed"]
 
 
+@paired
 def test_others_are_mapped_as_before(topology: Topology, variant: Variant, family: str) -> None:
     others = {"ipv4": "10.244.9.0/24", "ipv6": "fd00:10:244:9::/64"}[family]
     one = {"address": ADDRESSES[family].node, "source_cidrs": [others], "ports_mapping": "keep"}
@@ -97,6 +98,7 @@ def test_others_are_mapped_as_before(topology: Topology, variant: Variant, famil
     assert mapping(topology, family) == "keep"
 
 
+@paired
 def test_a_rule_counts_before_the_entry_of_snat(topology: Topology, variant: Variant, family: str) -> None:
     options = {"backend": variant.backend, "enable_ipv6": True, "random_fully": True}
     snat = entry(family, "snat", ports_mapping="keep")
@@ -118,6 +120,7 @@ def test_ports_outside_of_the_range_are_mapped_into_it(topology: Topology, varia
     assert not apply(topology.node, to_ports=["1024-29999"], **more)["changed"]
 
 
+@paired
 def test_two_pods_with_one_port_get_two(topology: Topology, variant: Variant, family: str) -> None:
     """A port that is not free is not kept."""
     a, port, own = ADDRESSES[family], next(SERVER_PORTS), next(_CLIENT_PORTS)
