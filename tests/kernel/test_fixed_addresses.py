@@ -29,6 +29,12 @@ def address(ns: Namespace, verb: str, family: str = "ipv4") -> None:
     ns.run("ip", "address", verb, "%s/%d" % (FIXED[family], length), "dev", "eth0", *more)
 
 
+def addresses(ns: Namespace, verb: str) -> None:
+    """Do so in both families."""
+    for family in FIXED:
+        address(ns, verb, family)
+
+
 @pytest.mark.parametrize("check", [False, True])
 def test_an_address_that_is_not_on_the_node_is_refused_before_anything_is_touched(
     topology: Topology, variant: Variant, check: bool
@@ -145,8 +151,7 @@ def test_with_drop_no_other_address_is_seen_while_one_is_missing(
     # A connection between two of these is new all the same.
     others = ["203.0.113.0/24", "2001:db8:99::/48"] if leaks == "count" else []
     mac = topology.node.run("cat", "/sys/class/net/pods/address").strip()
-    for family in FIXED:
-        address(topology.node, "add", family)
+    addresses(topology.node, "add")
     node.synced(
         backend=variant.backend,
         enableIPv6=True,
@@ -163,8 +168,7 @@ def test_with_drop_no_other_address_is_seen_while_one_is_missing(
     )
     assert seen(topology) == ["fixed", "fixed"]
     before = snapshot(topology.node)
-    for family in FIXED:
-        address(topology.node, "delete", family)
+    addresses(topology.node, "delete")
     done = node.sync()
     assert done.returncode == IN_SYNC and done.stderr.count("are dropped until it is back") == 2 == missing(node)
     assert node.status()["in_sync"]
@@ -179,8 +183,7 @@ def test_with_drop_no_other_address_is_seen_while_one_is_missing(
     six = ADDRESSES["ipv6"]
     assert topology.ask(six.outside[0], protocol="udp") == {six.outside[0]: six.node}
     assert node.sync().stdout == ""
-    for family in FIXED:
-        address(topology.node, "add", family)
+    addresses(topology.node, "add")
     assert node.resync() == ["resync"]
     assert (seen(topology), missing(node)) == (["fixed", "fixed"], 0)
     assert {name for name, text in before.items() if text} == {
@@ -260,14 +263,12 @@ def test_with_drop_it_does_not_matter_who_else_would_masquerade(
     indirect=["variant"],
 )
 def test_an_address_that_goes_away_later(topology: Topology, node: AgentNode, variant: Variant, kept: str) -> None:
-    for family in FIXED:
-        address(topology.node, "add", family)
+    addresses(topology.node, "add")
     rules = [{"action": "snat", "address": FIXED["ipv6"], "protocols": ["tcp"]}]
     snat = [{"address": FIXED["ipv4"]}]
     node.synced(backend=variant.backend, enableIPv6=True, snat=snat, rules=rules, snatMissing=kept)
     assert (seen(topology), missing(node)) == (["fixed", "fixed"], 0)
-    for family in FIXED:
-        address(topology.node, "delete", family)
+    addresses(topology.node, "delete")
     done = node.sync()
     assert done.returncode == IN_SYNC
     notes = [line for line in done.stderr.splitlines() if "is not an address of this node" in line]
@@ -283,8 +284,7 @@ def test_an_address_that_goes_away_later(topology: Topology, node: AgentNode, va
         assert done.stdout == ""
     # What was said once is not repeated.
     assert node.sync().stderr == ""
-    for family in FIXED:
-        address(topology.node, "add", family)
+    addresses(topology.node, "add")
     assert node.resync() == ["resync"]
     assert (seen(topology), missing(node)) == (["fixed", "fixed"], 0)
     assert not [note for note in node.status()["notes"] if "not an address" in note]
