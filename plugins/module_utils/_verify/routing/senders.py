@@ -14,11 +14,15 @@ from ..._system import intervals
 from ..._system.families import FAMILIES, Family
 from ..._system.intervals import Spans
 from ..._twin import links, node_state, routing
+from ..._twin.links import BRIDGE
 from ..._twin.node_state import NodeState
 from . import guest_networks
 
 #: Kinds of links behind which pods are.
-_POD_LINKS = ("veth", "bridge", "netkit")
+_VETHS = ("veth", "netkit")
+_POD_LINKS = (*_VETHS, BRIDGE)
+#: RT_TABLE_MAIN
+_MAIN = 254
 #: Bridges of other programs that keep machines or containers on a node, by the names that these give them.
 _OTHERS_BRIDGES = Names(
     ("docker+", "br-+", "virbr+", "lxdbr+", "lxcbr+", "incusbr+", "podman+", "cni-podman+", "nerdctl+")
@@ -46,14 +50,15 @@ def read_network() -> NodeState:
     return node_state.read_network(guest_networks.wanted)
 
 
-def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = ()) -> t.List[Sender]:
+def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = (), named: Spans = ()) -> t.List[Sender]:
     """Return the pods of a node.
 
     :param pods: networks in which all of them lie; empty if that is not known.
+    :param named: addresses that are those of pods, here or elsewhere.
     """
     if not pods:
-        others = _others(state, family)
-        return _behind(state, family, lambda link: link.index not in others)
+        left_out = _others(state, family) | _uplinks(state, named)
+        return _behind(state, family, lambda link: link.index not in left_out)
     wanted = intervals.of_networks(network for network in pods if network.version == family.version)
     found = _behind(state, family, None)
     inside = (one._replace(addresses=intervals.intersection(one.addresses, wanted)) for one in found)
@@ -62,7 +67,7 @@ def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = ()) -> t
 
 def guests(state: NodeState, family: Family) -> t.List[Sender]:
     """Return containers and machines that other programs keep on the node."""
-    others = _others(state, family)
+    others = _others(state, family) - _uplinks(state)
     return _behind(state, family, lambda link: link.index in others)
 
 
@@ -91,14 +96,38 @@ def is_of_others(names: Names) -> bool:
     return not names.inverted and all(_OTHERS_BRIDGES.match(one.rstrip("+")) for one in names.patterns)
 
 
+def _uplinks(state: NodeState, named: Spans = ()) -> t.Set[int]:
+    """Return the links over which the node reaches others: those behind which routes have a gateway. A pod may be one
+    too: a link of pods is an uplink with the default route of the main table alone.
+    """
+    routes = routing.routes(state.routing)
+    defaults = [one for one in routes if not one.destination.prefixlen and one.table == _MAIN]
+    pods = _links_of_pods(state, named).difference(path.link for one in defaults for path in one.paths)
+    return set(routing.uplinks(state.routing)) - pods
+
+
+def _links_of_pods(state: NodeState, named: Spans) -> t.Set[int]:
+    """Return bridges of nothing but veths, veths without an address, and links behind which named addresses are."""
+    addressed = {one.link for one in routing.addresses(state.routing) if not one.address.is_link_local}
+    ports: t.Dict[int, t.Set[str]] = {}
+    for link in state.links:
+        ports.setdefault(link.master, set()).add(link.kind)
+    bridges = {master for master, kinds in ports.items() if kinds.issubset(_VETHS)}
+    found = {one.index for one in state.links if one.kind == BRIDGE and one.index in bridges}
+    found.update(one.index for one in state.links if one.kind in _VETHS and one.index not in addressed)
+    for route in routing.routes(state.routing) if named else ():
+        if route.leads_to_link and intervals.intersection(intervals.of_networks([route.destination]), named):
+            found.add(route.paths[0].link)
+    return found
+
+
 def _behind(state: NodeState, family: Family, chosen: t.Optional[t.Callable[[links.Link], bool]]) -> t.List[Sender]:
     """Return what is behind links to which pods could be connected.
 
-    :param chosen: whether a link is one of them, of those that are no uplinks; None: all of them, uplinks too.
+    :param chosen: whether a link is one of them; None: all of them, uplinks too.
     """
     by_index = {link.index: link for link in state.links}
     known = [route for route in routing.routes(state.routing) if route.destination.version == family.version]
-    uplinks = routing.uplinks(state.routing)
     mine = [one.address for one in routing.addresses(state.routing) if one.address.version == family.version]
     others = intervals.complement(intervals.of((int(one), int(one)) for one in mine), family.highest)
     ports = links.ports(state.links)  # what comes in there comes from the bridge
@@ -110,7 +139,7 @@ def _behind(state: NodeState, family: Family, chosen: t.Optional[t.Callable[[lin
             continue
         if not route.destination.prefixlen or route.destination.is_link_local or route.destination.is_multicast:
             continue
-        if chosen is None or (link.index not in uplinks and chosen(link)):
+        if chosen is None or chosen(link):
             one = (route.destination.prefixlen, link.name, intervals.of_networks([route.destination]))
             tables.setdefault(route.table, []).append(one)
     found: t.Dict[str, t.List[t.Tuple[int, int]]] = {}
@@ -132,7 +161,7 @@ def of_node(state: NodeState, family: Family) -> Spans:
     These are the addresses of links over which a gateway is reached, those that routes prefer, and those of loopback
     and dummy links, to which BGP speakers are bound. Others, such as the gateway of pods, are not meant for that.
     """
-    uplinks = routing.uplinks(state.routing)
+    uplinks = _uplinks(state)
     meant = {
         link.index
         for link in state.links

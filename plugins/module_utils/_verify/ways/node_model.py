@@ -281,10 +281,10 @@ def tables_of(state: NodeState, family: Family, types: t.Mapping[int, Spans]) ->
 
 def senders_of(state: NodeState, family: Family, policy: Policy) -> t.List[Sender]:
     """Return the pods, and the guests of other programs that the policy is about."""
-    found = senders.senders(state, family, policy.pods)
+    named = policy.named(family)
+    found = senders.senders(state, family, policy.pods, named)
     if policy.pods:
         return found
-    named = policy.named(family)
     about = intervals.of((*policy.guests.get(family, ()), *named))
     found += [one for one in senders.guests(state, family) if intervals.intersection(one.addresses, about)]
     # A link of other use may be that of the pods after all, if the policy names their networks.

@@ -49,7 +49,7 @@ def test_an_order_that_broke_the_policy_once_is_not_forgotten(every: int) -> Non
     run.addresses = judge.Addresses(state())
     run.twin = t.cast(t.Any, _Twin(every))
     known = _KEPT._replace(alternatives=(_BROKEN,))
-    assert run._depends_on_order(known)
+    assert run._depends_on_order(Way(0, (), (), DELIVERED, None, None, None), known)
 
 
 def test_pods_that_reach_themselves_are_not_judged() -> None:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import senders
 from support.node_states import state
-from support.rule_shapes import route
+from support.rule_shapes import link, route
 
 _BRIDGE, _FIRST, _SECOND = 3, 10, 11
 
@@ -34,3 +35,29 @@ def test_a_pod_is_where_the_narrowest_route_shows_it() -> None:
 def test_routes_of_the_same_length_both_show_pods() -> None:
     both = _found(route("10.9.0.0/24", _FIRST), route("10.9.0.0/24", _SECOND))
     assert both["cali0"] == both["cali1"] == ["10.9.0.0/24"]
+
+
+_PORT = 20
+
+
+def _links(gateway: bytes, port: str, named: intervals.Spans = ()) -> t.Set[str]:
+    """Return the links of pods where the bridge has a port, and a gateway is behind one of them."""
+    node = state(routes=[route("10.244.1.128/32", _FIRST), gateway])
+    node = node._replace(links=(*node.links, link(_PORT, "port", port)._replace(master=_BRIDGE)))
+    here = intervals.contains(senders.of_node(node, IPV4), int(ipaddress.ip_address("10.244.1.1")))
+    found = {one.link for one in senders.senders(node, IPV4, (), named)}
+    assert here != ("cni0" in found) or named
+    return found
+
+
+def test_a_pod_may_be_a_gateway() -> None:
+    """Such as one with a VPN. Over an uplink the node reaches others by default, or it has ports of hardware."""
+    both = {"cni0", "cali0"}
+    on_bridge, behind_cali0 = ("10.99.0.0/24", _BRIDGE, "10.244.1.5"), ("10.99.0.0/24", _FIRST, "10.244.1.128")
+    default = ("0.0.0.0/0", _BRIDGE, "10.244.1.5")
+    pods = intervals.of_networks([ipaddress.ip_network("10.244.0.0/16")])
+    assert _links(route(*on_bridge), "veth") == _links(route(*behind_cali0), "") == both
+    assert _links(route(*default, table=77), "veth") == both
+    assert _links(route(*default), "veth") == _links(route(*on_bridge), "") == {"cali0"}
+    assert _links(route(*on_bridge), "", pods) == both
+    assert _links(route(*default), "", pods) == {"cali0"}
