@@ -345,6 +345,16 @@ def test_connections_of_the_node_itself_are_judged(node: Namespace) -> None:
     assert one["services"] == []  # all that a program of the node can send
 
 
+@pytest.mark.parametrize("target", ("MASQUERADE", "SNAT --to-source " + _A.node))
+def test_addresses_of_the_node_are_told_apart_by_the_one_that_they_get(node: Namespace, target: str) -> None:
+    """Of two, one keeps itself."""
+    _speaker(node)
+    rule = "-d %s -m addrtype --src-type LOCAL -j %s" % (_A.exempt[0], target)
+    _iptables_rule(node, *rule.split())
+    (one,) = _look(node, verify=True, **_TEN)["conflicts"]
+    assert (one["range"], one["policy"], one["sources"]) == (_A.exempt[0] + "/32", "own", [_LOOPBACK + "/32"])
+
+
 def test_a_policy_of_other_sources_says_nothing_of_the_node_itself(topology: Topology) -> None:
     wanted = dict(_TEN, source_cidrs=[_A.pods])
     apply(topology.node, **wanted)

@@ -484,8 +484,22 @@ class _Engine(Flows):
         flows, ended = self._hook(POSTROUTING, flows)
         yield from ended
         for flow in self._declare(flows):
-            for part in self._by_address(flow):
-                yield self._end(part, LEAVES)
+            for mine in self._by_own_address(flow) if self._own else [flow]:
+                for part in self._by_address(mine):
+                    yield self._end(part, LEAVES)
+
+    def _by_own_address(self, flow: Flow) -> t.List[Flow]:
+        """Divide packets of the node by whether a new source may be the one that they have: these keep it."""
+        given, outcome = flow[AT_STATE].given, flow[AT_STATE].outcome
+        if given is None:
+            return [flow]
+        link = self._lookups.addresses_of(outcome.link) if given.local else ()
+        addresses = given.addresses or intervals.of((one, one) for one in link)
+        same, others = (divide(flow[AT_SOURCE], addresses) for divide in (regions.meet, regions.minus))
+        if not same or not others:
+            return [flow]
+        kept = self._changed(flow, given=given._replace(addresses=addresses, local=True))
+        return [replaced(kept, AT_SOURCE, same), replaced(flow, AT_SOURCE, others)]
 
     def _by_address(self, flow: Flow) -> t.List[Flow]:
         """Divide what a hash gives one of several addresses, where the policy holds with some of these alone."""
