@@ -39,7 +39,7 @@ BREAKS = (
 FAMILY_NUMBERS = {"ip": 2, "ip6": 10}
 
 
-def lose_a_range(changes: t.List[Message], _trial: bool) -> t.List[Message]:
+def lose_a_range(changes: t.List[Message]) -> t.List[Message]:
     """The same of nf_tables: the elements with which the range begins and ends are gone when others are there."""
     first, behind = (netlink.nest(1, netlink.attribute(1, bytes([172, end, 0, 0]))) for end in (16, 32))
     if not any(first in change.body for change in changes):
@@ -49,7 +49,7 @@ def lose_a_range(changes: t.List[Message], _trial: bool) -> t.List[Message]:
     return [*changes, nf_tables.change(nf_tables.DELETE_ELEMENT, 2, "ip_masq_agent", *elements)]
 
 
-def refuse_masquerading(changes: t.List[Message], _trial: bool) -> t.List[Message]:
+def refuse_masquerading(changes: t.List[Message]) -> t.List[Message]:
     """Do as a kernel without nft_masq."""
     if any(b"masq\0" in change.body for change in changes):
         raise OSError(errno.ENOENT, "")

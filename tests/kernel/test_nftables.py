@@ -177,11 +177,11 @@ def test_what_does_not_change_keeps_its_counters(topology: Topology) -> None:
     assert before[-1] == after[-1] != "-c 0 0 -j MASQUERADE --random-fully"
 
 
-def flushing(marks: t.Callable[[Message], bool], times: int) -> t.Callable[[t.List[Message], bool], t.List[Message]]:
+def flushing(marks: t.Callable[[Message], bool], times: int) -> t.Callable[[t.List[Message]], t.List[Message]]:
     """Another program flushes everything right before a step with such a change is written, so many times."""
     flushes = itertools.count(1)
 
-    def write(changes: t.List[Message], _trial: bool) -> t.List[Message]:
+    def write(changes: t.List[Message]) -> t.List[Message]:
         if any(map(marks, changes)) and next(flushes) <= times:
             subprocess.run(["nft", "flush", "ruleset"], check=True)
         return changes

@@ -131,10 +131,10 @@ def refusing(number: int) -> t.Callable[..., None]:
     """Write, but for one transaction."""
     transact, numbers = nf_tables.transact, itertools.count(1)
 
-    def write(changes: t.Any, what: str, trial: bool = False) -> None:
-        if not trial and next(numbers) == number:
+    def write(changes: t.Any, what: str) -> None:
+        if next(numbers) == number:
             raise netlink.KernelError(errno.ENOMEM, what)
-        transact(changes, what, trial)
+        transact(changes, what)
 
     return write
 

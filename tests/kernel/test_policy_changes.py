@@ -103,12 +103,12 @@ FAILS = (
 )
 
 
-def failing(failed: int) -> t.Callable[[t.List[t.Any], bool], t.List[t.Any]]:
+def failing(failed: int) -> t.Callable[[t.List[t.Any]], t.List[t.Any]]:
     """The same of writes over netlink."""
     numbers = itertools.count(1)
 
-    def write(changes: t.List[t.Any], trial: bool) -> t.List[t.Any]:
-        if not trial and next(numbers) == failed:
+    def write(changes: t.List[t.Any]) -> t.List[t.Any]:
+        if next(numbers) == failed:
             raise OSError(errno.EIO, "")
         return changes
 

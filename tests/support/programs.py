@@ -31,9 +31,8 @@ class Netlink:
 
     def __init__(self, log: Path) -> None:
         self._log = log
-        #: gets the changes of a transaction, and whether it is only a trial, and returns what is written; an OSError
-        #: is what the kernel refuses
-        self.write: t.Callable[[t.List[t.Any], bool], t.Sequence[t.Any]] = lambda changes, _trial: changes
+        #: gets the changes of a transaction, and returns what is written; an OSError is what the kernel refuses
+        self.write: t.Callable[[t.List[t.Any]], t.Sequence[t.Any]] = lambda changes: changes
         #: gets the number of a family whose table is read
         self.read: t.Callable[[int], None] = lambda _family: None
 
@@ -41,13 +40,12 @@ class Netlink:
         """Come between the product and the kernel, in this process."""
         transact, read_one = nf_tables.transact, nf_tables.read_one
 
-        def write(changes: t.Sequence[t.Any], what: str, trial: bool = False) -> None:
+        def write(changes: t.Sequence[t.Any], what: str) -> None:
             with _refused(nf_tables, what):
-                changed = self.write(list(changes), trial)
-            if not trial:
-                with self._log.open("a", encoding="ascii") as log:
-                    log.write(NETLINK + " -f -\n")
-            transact(changed, what, trial)
+                changed = self.write(list(changes))
+            with self._log.open("a", encoding="ascii") as log:
+                log.write(NETLINK + " -f -\n")
+            transact(changed, what)
 
         def read(family: int, *words: t.Any) -> t.Any:
             with _refused(nf_tables, "a question"):
@@ -96,7 +94,7 @@ class Programs:
         for name in filter(chosen, self._real):
             self._write(name, body)
 
-    def misbehave_in_writes(self, body: str, netlink: t.Callable[[t.List[t.Any], bool], t.Sequence[t.Any]]) -> None:
+    def misbehave_in_writes(self, body: str, netlink: t.Callable[[t.List[t.Any]], t.Sequence[t.Any]]) -> None:
         """Replace, as ``misbehave``, every program that writes a transaction; whatever only reads does its job.
 
         :param netlink: the same of what is written without a program, see ``Netlink.write``.

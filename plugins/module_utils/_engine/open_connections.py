@@ -115,7 +115,7 @@ class _Search:
         """
         if self._limit_met:
             yield (
-                "%s: the limit of %d seconds was met; connections read: %d, with another verdict now: %d. The others "
+                "%s: the limit of %d seconds was met; connections read: %d, changed by the policy: %d. The others "
                 "keep their source address until they end. To remove the connections of a pod: conntrack -D -f %s -s "
                 "POD_ADDRESS" % (option, PATIENCE, self._read, sum(self.removed), self._family)
             )

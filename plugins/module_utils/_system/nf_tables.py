@@ -578,17 +578,15 @@ def before_rule(handle: int) -> bytes:
     return netlink.attribute(_RULE_POSITION, struct.pack("!Q", handle))
 
 
-def transact(messages: t.Sequence[Message], what: str, trial: bool = False, behind: bool = True) -> None:
+def transact(messages: t.Sequence[Message], what: str, behind: bool = True) -> None:
     """Commit one transaction.
 
-    :param trial: whether the kernel only checks it, as with ``nft --check``.
     :param behind: whether new rules come behind others, and not in front of them.
     :raises KernelError: the kernel refuses; nothing was changed.
     """
     with Netlink(netlink.NETFILTER, buffer=netlink.LARGE) as kernel:
         edge = struct.pack("!BBH", 0, 0, 10)
-        end = [] if trial else [Message(_BATCH_END, edge)]
-        batch = [Message(_BATCH_BEGIN, edge), *messages, *end]
+        batch = [Message(_BATCH_BEGIN, edge), *messages, Message(_BATCH_END, edge)]
         try:
             kernel.send(batch, netlink.REQUEST | netlink.CREATE | netlink.APPEND * behind)
         except OSError as exc:  # it does not fit, without CAP_NET_ADMIN

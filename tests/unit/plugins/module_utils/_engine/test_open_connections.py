@@ -228,7 +228,7 @@ def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch, check: bool) 
     done = flush(IPV4, [PLAIN], NARROW, check=check)
     assert (done.removed, len(kernel.removed)) == (768, 0 if check else 768)
     assert done.notes == (
-        "flush_conntrack: the limit of 10 seconds was met; connections read: 768, with another verdict now: 768. The "
+        "flush_conntrack: the limit of 10 seconds was met; connections read: 768, changed by the policy: 768. The "
         "others keep their source address until they end. To remove the connections of a pod: conntrack -D -f ipv4 -s "
         "POD_ADDRESS",
     )
