@@ -193,6 +193,11 @@ def _is_judged(way: Way) -> bool:
     return not one or senders != receivers or bool(way.unknown or way.history or way.tied)
 
 
+def _is_sent(part: Region) -> bool:
+    """Return whether packets come to the node: not those that a pod sends to itself."""
+    return part.source != part.destination or is_many(part.source)
+
+
 class _Run(Asking):
     """A verification of one family."""
 
@@ -274,7 +279,7 @@ class _Run(Asking):
                     for region in (_of_answer(finding) if doubted else finding.way.regions)
                 )
         for key, affected in causes.items():
-            for part in regions.joined(affected):
+            for part in filter(_is_sent, regions.joined(affected)):
                 yield self._conflict(part, self._services(part), *key)
         yield from self._leaks()
 
