@@ -18,12 +18,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import (
-    agent_options,
-    agent_task,
-    kubelet_options,
-    kubelet_task,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import agent_options, agent_task, kubelet_task
 from support import fake_kubelet
 
 AUDIT = Path("/var/log/audit/audit.log")
@@ -158,7 +153,7 @@ def kubelet(title: str, version: str, before: str, after: str) -> None:
     labelled = label(KUBELET_FILE)
     run("systemctl", "daemon-reload")
     run("systemctl", "restart", "kubelet.service")
-    params = {name: about.get("default") for name, about in kubelet_options.ARGUMENT_SPEC.items()}
+    params = {name: about.get("default") for name, about in agent_options.KUBELET.items()}
     done = kubelet_task.carry_out(dict(params, healthz_timeout=LONGEST), check=False)
     check("kubelet, %s: %s" % (title, done.failure), not done.failure and bool(done.returned["changed"]))
     check("kubelet: its arguments", KUBELET_FILE.read_text() == after)

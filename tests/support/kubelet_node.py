@@ -25,7 +25,7 @@ from pathlib import Path
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.kubelet_options import ARGUMENT_SPEC
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.agent_options import KUBELET
 
 from . import fake_kubelet
 from .namespaces import until
@@ -279,7 +279,7 @@ class KubeletNode:
 
 def make_options(**given: t.Any) -> Options:
     """Return the options of the module: these, and its defaults."""
-    return Options(**{**{name: about["default"] for name, about in ARGUMENT_SPEC.items()}, **given})
+    return Options(**{**{name: about["default"] for name, about in KUBELET.items()}, **given})
 
 
 def make_node(folder: Path, monkeypatch: t.Any) -> KubeletNode:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the operator wants."""
+"""The options of the module kubelet_masquerade. It imports nothing of a node: the controller reads them too."""
 
 from __future__ import annotations
 

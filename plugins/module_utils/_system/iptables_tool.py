@@ -11,7 +11,7 @@ import re
 import typing as t
 
 from .._errors import LockHeld, NodeError
-from . import files, selinux_labels, xtables_lock
+from . import defaults_and_limits, files, selinux_labels, xtables_lock
 from .backend_names import IPTABLES_LEGACY, IPTABLES_NFT
 from .families import FAMILIES, Family
 from .node import Node, Tool
@@ -81,7 +81,7 @@ class IptablesTool:
 
     def resync_listing(self, chain: str, table: str) -> t.List[str]:
         """Return the command with which a resync lists a chain; with ``-v`` behind it also counters."""
-        return self._argv(xtables_lock.RESYNC_TIMEOUT, table, "-S", chain)
+        return self._argv(defaults_and_limits.RESYNC_LOCK_TIMEOUT, table, "-S", chain)
 
     def delete(self, chain: str, *words: str) -> Outcome:
         """Delete one rule of the nat table."""

@@ -15,7 +15,7 @@ import time
 import typing as t
 
 from .._errors import NodeError
-from . import command_defaults
+from . import defaults_and_limits
 from .families import Family
 from .nfnetlink import has_extension
 from .process import Outcome, Runner, which
@@ -46,7 +46,7 @@ class Node:
     def __init__(
         self,
         run: Runner,
-        lock_timeout: int = command_defaults.LOCK_TIMEOUT,
+        lock_timeout: int = defaults_and_limits.LOCK_TIMEOUT,
         has_extension: t.Callable[[Family, int, str, int], t.Optional[bool]] = has_extension,
     ) -> None:
         """Describe a node whose programs are run by ``run``.

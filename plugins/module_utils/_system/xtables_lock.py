@@ -1,7 +1,10 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The xtables lock of iptables-legacy: how long iptables waits for it, and which process holds it."""
+"""The xtables lock of iptables-legacy: how iptables waits for it, and which process holds it.
+
+How long: LOCK_TIMEOUT and RESYNC_LOCK_TIMEOUT of ``defaults_and_limits``.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,6 @@ OWN = "/run/ip-masq-agent/xtables.lock"
 
 #: Seconds for its file system to answer.
 _PATIENCE = 3.0
-
-#: Seconds that a resync waits for it, however long the run that prepares it may wait: its unit has a time limit, and a
-#: tick must not hang.
-RESYNC_TIMEOUT = 5
 
 #: iptables-legacy of these releases asks for a taken lock once a second, and finds it taken again where another program
 #: takes it often, unless ``-W`` sets another interval; later ones are woken at its release, and warn about ``-W``.

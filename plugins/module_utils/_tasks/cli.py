@@ -20,7 +20,7 @@ from .._agent.states import BROKEN_CONFIG, CONFLICTS, EXIT_STATUS
 from .._agent.sync import sync
 from .._errors import ConfigError, NodeError
 from .._policy.snat_and_rules import RULE_PROTOCOLS
-from .._system import command_defaults
+from .._system import defaults_and_limits
 from .._system.families import PORT_PROTOCOLS
 from .._system.node import Node
 from .._system.process import run
@@ -104,7 +104,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _seconds(text: str) -> int:
-    longest = command_defaults.LONGEST_LOCK_TIMEOUT
+    longest = defaults_and_limits.LONGEST_LOCK_TIMEOUT
     if not re.match(r"[0-9]{1,4}\Z", text) or int(text) > longest:
         raise argparse.ArgumentTypeError("%r is not a number of seconds from 0 to %d" % (text, longest))
     return int(text)
@@ -126,7 +126,7 @@ def parser(paths: Paths) -> argparse.ArgumentParser:
     made.add_argument(
         "--lock-timeout",
         type=_seconds,
-        default=command_defaults.LOCK_TIMEOUT,
+        default=defaults_and_limits.LOCK_TIMEOUT,
         metavar="SECONDS",
         help="how long to wait for the xtables lock, and for another run of this agent (default: %(default)s)",
     )
@@ -160,10 +160,10 @@ def parser(paths: Paths) -> argparse.ArgumentParser:
     command.add_argument("destination", metavar="DEST", help="an IP address")
     command.add_argument("--source", metavar="SRC", help="IP address of a pod or of the node (default: a pod's)")
     command.add_argument(
-        "--protocol", default=command_defaults.PROTOCOL, choices=RULE_PROTOCOLS, help="default: %(default)s"
+        "--protocol", default=defaults_and_limits.PROTOCOL, choices=RULE_PROTOCOLS, help="default: %(default)s"
     )
     command.add_argument(
-        "--port", type=int, default=command_defaults.PORT, help="destination port (default: %(default)s)"
+        "--port", type=int, default=defaults_and_limits.PORT, help="destination port (default: %(default)s)"
     )
     command.add_argument(
         "--proposed", metavar="FILE", help="also show what this file, in place of the configuration, would change"
@@ -178,8 +178,8 @@ def parser(paths: Paths) -> argparse.ArgumentParser:
         "and metrics. What could not be tested is listed.",
     )
     for name, default, metavar, words in (
-        ("--max-questions", command_defaults.MAX_QUESTIONS, "N", "packets to send for each IP version, at most"),
-        ("--max-seconds", command_defaults.MAX_SECONDS, "S", "end after so many seconds of CPU time"),
+        ("--max-questions", defaults_and_limits.MAX_QUESTIONS, "N", "packets to send for each IP version, at most"),
+        ("--max-seconds", defaults_and_limits.MAX_SECONDS, "S", "end after so many seconds of CPU time"),
     ):
         told = words + "; 0: no limit (default: %(default)s)"
         command.add_argument(name, type=int, default=default, metavar=metavar, help=told)

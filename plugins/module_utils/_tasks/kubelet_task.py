@@ -20,7 +20,7 @@ from .task_result import Done, Params, named
 def carry_out(params: Params, check: bool) -> Done:
     """Do what the options say.
 
-    :param params: a value for each option of ``kubelet_options.ARGUMENT_SPEC``.
+    :param params: a value for each option of ``agent_options.KUBELET``.
     :param check: only report what would be done.
     """
     try:

@@ -14,7 +14,7 @@ from .._errors import IpMasqError, NodeError
 from .._kubelet.kubenet_rules import find_leftovers
 from .._policy.policy import POLICY_OPTIONS
 from .._policy.snat_and_rules import RULE_PROTOCOLS
-from .._system import command_defaults, process
+from .._system import defaults_and_limits, process
 from .._system.node import Node
 from .._verify.inspection import ComparedPolicy, Request, inspect, request
 from .._verify.words.health import WARNING, Health
@@ -35,11 +35,11 @@ ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = dict(
     POLICY_SPEC,
     destinations={"type": "list", "elements": "str", "default": []},
     source={"type": "str"},
-    protocol={"type": "str", "choices": list(RULE_PROTOCOLS), "default": command_defaults.PROTOCOL},
-    port={"type": "int", "default": command_defaults.PORT},
+    protocol={"type": "str", "choices": list(RULE_PROTOCOLS), "default": defaults_and_limits.PROTOCOL},
+    port={"type": "int", "default": defaults_and_limits.PORT},
     verify={"type": "bool", "default": False},
-    max_questions={"type": "int", "default": command_defaults.MAX_QUESTIONS},
-    max_seconds={"type": "int", "default": command_defaults.MAX_SECONDS},
+    max_questions={"type": "int", "default": defaults_and_limits.MAX_QUESTIONS},
+    max_seconds={"type": "int", "default": defaults_and_limits.MAX_SECONDS},
     pod_cidrs={"type": "list", "elements": "str", "default": []},
     ports={"type": "bool", "default": False},
     config_file={"type": "path"},

@@ -13,7 +13,7 @@ from .._errors import ConfigError, IpMasqError, ProgramMissingError
 from .._policy.config_file import load
 from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
 from .._policy.values import naming
-from .._system import command_defaults, packages, process
+from .._system import defaults_and_limits, packages, process
 from .._system.node import Node
 from .._verify.words import concerned
 from .._verify.words.other_tables import find_other_chains
@@ -27,7 +27,7 @@ FLAGS = tuple(option.name for option in POLICY_OPTIONS if option.of_module and n
 ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = dict(
     {option.name: option.argument for option in POLICY_OPTIONS if option.of_module},
     state={"type": "str", "choices": ["present", "absent"], "default": "present"},
-    lock_timeout={"type": "int", "default": command_defaults.LOCK_TIMEOUT},
+    lock_timeout={"type": "int", "default": defaults_and_limits.LOCK_TIMEOUT},
     config_file={"type": "path"},
 )
 
@@ -55,7 +55,7 @@ def carry_out(params: Params, check: bool) -> Done:
     :param check: only report what would be done.
     """
     present = params["state"] == "present"
-    lock_timeout, longest = params["lock_timeout"], command_defaults.LONGEST_LOCK_TIMEOUT
+    lock_timeout, longest = params["lock_timeout"], defaults_and_limits.LONGEST_LOCK_TIMEOUT
     try:
         if not 0 <= lock_timeout <= longest:
             raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, longest))

@@ -5,6 +5,7 @@
 
 Of those the kernel asks the one first that was registered last, but does not report which one that was. Where rules of
 several tables meet like that, a packet can have more than one answer, and all of them have to be found.
+Whether they disagree about the policy: ``verification``.
 """
 
 from __future__ import annotations

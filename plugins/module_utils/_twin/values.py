@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system import command_defaults
+from .._system import defaults_and_limits
 
 #: What became of a packet: it left over a link, the node itself received it, it was answered with an error, or it is
 #: gone; or there was no way to send it.
@@ -54,7 +54,7 @@ class Question(t.NamedTuple):
     source: t.Optional[str] = None
     interface: t.Optional[str] = None
     protocol: str = "tcp"
-    port: int = command_defaults.PORT
+    port: int = defaults_and_limits.PORT
     source_port: t.Optional[int] = None
     #: of a packet that conntrack calls invalid, the flags of TCP and STRAY; of ICMP an error of no connection
     stray: int = 0

@@ -15,7 +15,7 @@ from .._engine.ruleset import COUNT, DROP, IGNORE, Ruleset, exempt_in_the_end
 from .._errors import ConfigError, NodeError
 from .._policy.policy import Config
 from .._policy.values import Network, parse_cidr
-from .._system import command_defaults, ipvs_services, nfnetlink
+from .._system import defaults_and_limits, ipvs_services, nfnetlink
 from .._system.backend_names import IPTABLES_LEGACY
 from .._system.families import FAMILIES, IPV4
 from .._system.node import Node
@@ -89,13 +89,13 @@ class Request(t.NamedTuple):
 
     destinations: t.Tuple[str, ...] = ()
     source: t.Optional[str] = None
-    protocol: str = command_defaults.PROTOCOL
-    port: int = command_defaults.PORT
+    protocol: str = defaults_and_limits.PROTOCOL
+    port: int = defaults_and_limits.PORT
     verify: bool = False
     #: of the questions of a verification, for each IP version; 0: no limit
-    max_questions: int = command_defaults.MAX_QUESTIONS
+    max_questions: int = defaults_and_limits.MAX_QUESTIONS
     #: of a verification, in seconds; 0: no limit
-    max_seconds: int = command_defaults.MAX_SECONDS
+    max_seconds: int = defaults_and_limits.MAX_SECONDS
     #: networks in which all pods of the node lie; empty: by the routes of the node
     pod_cidrs: t.Tuple[Network, ...] = ()
 

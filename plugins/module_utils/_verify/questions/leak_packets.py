@@ -16,7 +16,7 @@ import typing as t
 from ..._engine.ruleset import DROP
 from ..._rules import regions
 from ..._rules.regions import Region
-from ..._system import command_defaults, intervals
+from ..._system import defaults_and_limits, intervals
 from ..._system.intervals import Spans
 from ..._twin.values import Answer, MetRule, Question
 from ..routing.routing_lookups import LEAVES
@@ -66,7 +66,7 @@ class LeakPackets:
             and answer.question.source not in self._asking.addresses
         ]
         asked = [
-            one._replace(protocol=kind, port=one.port or command_defaults.PORT, stray=RESET)
+            one._replace(protocol=kind, port=one.port or defaults_and_limits.PORT, stray=RESET)
             for one in known
             for kind in STRAYS
         ]
@@ -167,7 +167,7 @@ class LeakPackets:
             link = self._model.link_of(found, way, packet.source)
             asked = self._asking.packets.question(packet, largest, link)
             yield asked._replace(
-                protocol=kind, port=asked.port or command_defaults.PORT, stray=found.starts[way.start].stray
+                protocol=kind, port=asked.port or defaults_and_limits.PORT, stray=found.starts[way.start].stray
             )
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How many packets a verification sends, and how long it takes at most."""
+"""How many packets a verification sends, and how long it takes at most; by default as in ``defaults_and_limits``."""
 
 from __future__ import annotations
 

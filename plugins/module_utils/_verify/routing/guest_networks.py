@@ -22,12 +22,17 @@ from ..._rules.rules import GOTO, JUMP, SOURCE, Branch, Match, Names, Rule, Rule
 from ..._system import intervals, netlink, nf_tables, pod_names, xtables
 from ..._system.families import FAMILIES, Family
 from ..._system.intervals import Spans
+from ..._twin import routing
 from ..._twin.links import BRIDGE, Link
 from ..._twin.node_state import NodeState
 
 _POSTROUTING = "POSTROUTING"
 #: What is read of the nat table of iptables, which can be large: the chain of libvirt has always this name.
 _OF_NAT = (_POSTROUTING, "LIBVIRT_PRT")
+#: Bridges of these programs, by the names that they give them.
+_GUESTS_BRIDGES = Names(
+    ("docker+", "br-+", "virbr+", "lxdbr+", "lxcbr+", "incusbr+", "podman+", "cni-podman+", "nerdctl+")
+)
 #: Bridges for pods, as network plugins call them.
 _PODS_BRIDGES = Names(("cni+", "cbr+", "kube+", "weave+"))
 _ANY = "+"
@@ -71,6 +76,24 @@ def _find(
                 elif chain == _POSTROUTING:
                     bridged.setdefault(branch.match.source or (), []).extend(_bridges(rule, branch, family))
     return GuestNetworks(theirs, _without_pods({key: found for key, found in bridged.items() if found}, family))
+
+
+def links_of(state: NodeState, family: Family) -> t.Set[int]:
+    """Return the links of guests of other programs: by their names, or where a rule of such a program is for exactly
+    the network behind a link."""
+    networks = find(state, family)
+    by_index = {link.index: link for link in state.links}
+    found = {link.index for link in state.links if _GUESTS_BRIDGES.match(link.name)}
+    for route in routing.routes(state.routing) if any(networks) else ():
+        link = by_index.get(route.paths[0].link) if route.leads_to_link else None
+        if link and networks.has(intervals.of_networks([route.destination]), link):
+            found.add(link.index)
+    return found
+
+
+def is_of_others(names: Names) -> bool:
+    """Return whether a condition asks for such bridges of others, and for nothing else."""
+    return not names.inverted and all(_GUESTS_BRIDGES.match(one.rstrip("+")) for one in names.patterns)
 
 
 def wanted(table: str) -> t.Optional[t.Sequence[str]]:

@@ -9,7 +9,6 @@ import ipaddress
 import typing as t
 
 from ..._rules import regions
-from ..._rules.rules import Names
 from ..._system import intervals
 from ..._system.families import FAMILIES, Family
 from ..._system.intervals import Spans
@@ -23,11 +22,6 @@ _VETHS = ("veth", "netkit")
 _POD_LINKS = (*_VETHS, BRIDGE)
 #: RT_TABLE_MAIN
 _MAIN = 254
-#: Bridges of other programs that keep machines or containers on a node, by the names that these give them.
-_OTHERS_BRIDGES = Names(
-    ("docker+", "br-+", "virbr+", "lxdbr+", "lxcbr+", "incusbr+", "podman+", "cni-podman+", "nerdctl+")
-)
-
 
 #: Links that have the addresses of Services, or of a resolver for pods.
 _OF_SERVICES = ("kube-ipvs0", "nodelocaldns")
@@ -57,7 +51,7 @@ def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = (), name
     :param named: addresses that are those of pods, here or elsewhere.
     """
     if not pods:
-        left_out = _others(state, family) | _uplinks(state, named)
+        left_out = guest_networks.links_of(state, family) | _uplinks(state, named)
         return _behind(state, family, lambda link: link.index not in left_out)
     wanted = intervals.of_networks(network for network in pods if network.version == family.version)
     found = _behind(state, family, None)
@@ -67,7 +61,7 @@ def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = (), name
 
 def guests(state: NodeState, family: Family) -> t.List[Sender]:
     """Return containers and machines that other programs keep on the node."""
-    others = _others(state, family) - _uplinks(state)
+    others = guest_networks.links_of(state, family) - _uplinks(state)
     return _behind(state, family, lambda link: link.index in others)
 
 
@@ -76,24 +70,6 @@ def guests_of(state: NodeState) -> t.Dict[Family, Spans]:
     return {
         family: intervals.of(span for one in guests(state, family) for span in one.addresses) for family in FAMILIES
     }
-
-
-def _others(state: NodeState, family: Family) -> t.Set[int]:
-    """Return the links of guests of other programs: by their names, or where a rule of such a program is for exactly
-    the network behind a link."""
-    networks = guest_networks.find(state, family)
-    by_index = {link.index: link for link in state.links}
-    found = {link.index for link in state.links if _OTHERS_BRIDGES.match(link.name)}
-    for route in routing.routes(state.routing) if any(networks) else ():
-        link = by_index.get(route.paths[0].link) if route.leads_to_link else None
-        if link and networks.has(intervals.of_networks([route.destination]), link):
-            found.add(link.index)
-    return found
-
-
-def is_of_others(names: Names) -> bool:
-    """Return whether a condition asks for such bridges of others, and for nothing else."""
-    return not names.inverted and all(_OTHERS_BRIDGES.match(one.rstrip("+")) for one in names.patterns)
 
 
 def _uplinks(state: NodeState, named: Spans = ()) -> t.Set[int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import typing as t
 
-from ..._rules.nft_alike import End, Ends, Place
+from ..._rules.alike_chains import End, Ends, Place
 from ..._rules.rules import RuleTable, chain_of
 from ..._system.backend_names import IPTABLES_LEGACY
 from ..._system.families import Family

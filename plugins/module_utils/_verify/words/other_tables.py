@@ -27,7 +27,7 @@ from ..._system.backend_names import IPTABLES_LEGACY, VARIANTS
 from ..._system.families import Family
 from ..._system.nfnetlink import NftChain
 from ..._system.printable import shown
-from ..routing import senders
+from ..routing import guest_networks, senders
 from ..routing.senders import Sender
 
 #: NFPROTO_INET
@@ -152,7 +152,7 @@ def _meets(table: RuleTable, chain: str, pod: Sender, above: t.FrozenSet[str]) -
 def _matched(match: Match, pod: Sender) -> t.Optional[Sender]:
     """Return the pods that a match can be about; None if there are none, or it asks for a mark or for their bridge."""
     inside = pod.addresses if match.source is None else intervals.intersection(pod.addresses, match.source)
-    of_others = any(senders.is_of_others(names) for names in match.outgoing)
+    of_others = any(guest_networks.is_of_others(names) for names in match.outgoing)
     marked = any(test.subject == MARK and not intervals.contains(test.allowed, 0) for test in match.tests)
     comes = not pod.link or all(names.match(pod.link) for names in match.incoming)
     return pod._replace(addresses=inside) if inside and comes and not marked and not of_others else None

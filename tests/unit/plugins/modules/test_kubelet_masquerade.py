@@ -147,5 +147,5 @@ def test_every_decision_is_documented() -> None:
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
 def test_examples_are_valid(example: t.Dict[str, t.Any]) -> None:
     given = example["kubenode.ip_masq.kubelet_masquerade"] or {}
-    validated = ArgumentSpecValidator(module.ARGUMENT_SPEC).validate(given)
+    validated = ArgumentSpecValidator(module.KUBELET).validate(given)
     assert validated.error_messages == []

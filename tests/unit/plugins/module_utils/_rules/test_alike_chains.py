@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import nft_alike, nft_rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import alike_chains, nft_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.referenced_objects import Known
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import Rule, RuleTable
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, nf_tables
@@ -132,14 +132,14 @@ def _chains(draw: t.Any) -> t.Tuple[Family, t.List[bytes]]:
 @given(_chains())
 def test_chains_of_one_form_differ_in_an_address_alone(drawn: t.Tuple[Family, t.List[bytes]]) -> None:
     family, rules = drawn
-    shapes = nft_alike._Shapes(family)  # type: ignore[attr-defined]
+    shapes = alike_chains._Shapes(family)  # type: ignore[attr-defined]
     found = shapes.end(rules)
     if found is None:
         return
     own, other = (_address(family, number) for number in (_OWN, _OTHER))
     numbers = [int.from_bytes(one, "big") for one in (own, other)]
     again = [one.replace(own, other) for one in rules]
-    assert (found.address, shapes.end(again)) == (numbers[0], nft_alike.End(found.form, numbers[1]))
+    assert (found.address, shapes.end(again)) == (numbers[0], alike_chains.End(found.form, numbers[1]))
     spans = [((number, number),) for number in numbers]
     assert _replaced(_rules(family, rules), *spans) == _rules(family, again)
 
@@ -185,7 +185,7 @@ def _service(choice: t.Sequence[bytes], uses: int = 1, map_of: t.Sequence[int] =
 
 
 def _fewer(table: nf_tables.NftTable, place: t.Callable[[t.Any], t.Any]) -> nf_tables.NftTable:
-    ends = nft_alike.Ends(table, IPV4)
+    ends = alike_chains.Ends(table, IPV4)
     return ends.fewer(ends.kept(place))
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 #: Seconds to wait for the xtables lock, and for another run of the agent. The longest is longer than a program has
 #: the lock, and shorter than a play should hang.
 LOCK_TIMEOUT, LONGEST_LOCK_TIMEOUT = 5, 3600
+#: Seconds that a resync waits for the xtables lock, however long the run that prepares it may wait: its unit has a time
+#: limit, and a tick must not hang.
+RESYNC_LOCK_TIMEOUT = 5
 
 #: Of a verification: questions for each family, and seconds of CPU time; 0: no limit.
 MAX_QUESTIONS, MAX_SECONDS = 100000, 60
