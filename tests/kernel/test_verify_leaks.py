@@ -223,6 +223,19 @@ def test_packets_that_a_rule_does_not_track_are_a_conflict_unless_they_are_dropp
             assert "keeps packets from connection tracking" in one["remedy"] and "set leaks to drop" in one["remedy"]
 
 
+def test_what_is_not_tracked_between_pods_is_found_though_the_rest_is_dropped(topology: Topology) -> None:
+    """Between hidden addresses nothing is dropped: they are a small part of all that the rule keeps from NAT."""
+    for backend in ("nftables", "iptables_nft"):
+        wanted = {"backend": backend, "leaks": "drop", "source_cidrs": PODS[:1], "non_masquerade_cidrs": []}
+        apply(topology.node, **wanted)
+        topology.node.run("iptables-nft", "-t", "raw", "-F")
+        topology.node.run("iptables-nft", "-t", "raw", "-A", "PREROUTING", "-j", "CT", "--notrack")
+        (found,) = run_modules(topology.node, [{**wanted, "verify": True}], module="ip_masq_info")
+        pods = {one["range"] for one in found["conflicts"] if one["policy"] == "node"}
+        assert pods == {PODS[0]}, found["summary"]
+        apply(topology.node, state="absent", backend=backend)
+
+
 def test_the_agent_says_it_again_from_what_it_stored(topology: Topology, tmp_path: Path) -> None:
     node = AgentNode(topology.node, tmp_path)
     policy = {

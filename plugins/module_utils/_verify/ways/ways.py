@@ -550,8 +550,9 @@ class _Engine(Flows):
         nat = tuple(tree for tree in self._trees if tree.base.hook == hook and tree.base.kind == "nat")
         for tree in self._trees:
             if tree.base.hook == hook and tree.base.kind != "nat":
-                # What comes behind the last translation finds nothing more to decide, unless it may do anything.
-                if hook == POSTROUTING and tree.base.priority > _NAT[hook] and nat and not tree.anything:
+                # What comes behind the last translation finds nothing more to decide, unless it may do anything, or
+                # drops what was not translated.
+                if self._is_behind(hook, tree.base.priority) and nat and not tree.anything and not self._filters:
                     continue
                 if hook == INPUT and tree.base.priority >= _IPVS:
                     continue
@@ -570,12 +571,22 @@ class _Engine(Flows):
                     if unit is nat:
                         live, dropped = self._nat(unit, live)
                     else:
+                        hidden: t.List[Flow] = []
+                        if self._filters and self._is_behind(hook, priority):
+                            hidden = [flow for flow in live if flow[AT_STATE].given is not None]
+                            live = [flow for flow in live if flow[AT_STATE].given is None]
                         live, _translated, dropped = self._base(unit[0], live)
+                        live = live + hidden
                     gone = gone + dropped
                 results.append((live, gone))
             flows = self._combined([live for live, _gone in results])
             ended += self._combined([gone for _live, gone in results])
         return flows, ended
+
+    @staticmethod
+    def _is_behind(hook: int, priority: int) -> bool:
+        """Return whether a chain sees the source address that packets were given."""
+        return hook == POSTROUTING and priority > _NAT[hook]
 
     def _nat(self, trees: t.Sequence[Tree], flows: t.List[Flow]) -> t.Tuple[t.List[Flow], t.List[Flow]]:
         """Run chains of type nat, in the order of their own priority: the first that translates ends them all."""
