@@ -117,7 +117,8 @@ def _value(kind: t.Any, data: t.Any) -> t.Any:
     if hasattr(kind, "_fields"):
         return _record(kind, data if isinstance(data, dict) else dict(zip(kind._fields, data)))
     found = float(data) if kind is float else data
-    if type(found) is not (t.get_origin(kind) or kind) or (kind is int and found < 0):
+    is_of_kind = isinstance(found, t.get_origin(kind) or kind) and isinstance(found, bool) == (kind is bool)
+    if not is_of_kind or (kind is int and found < 0):
         raise TypeError("another type, or no count")
     if kind is float:
         time.localtime(found)
