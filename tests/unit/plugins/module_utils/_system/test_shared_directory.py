@@ -58,10 +58,6 @@ class TestWrite:
         assert str(error.value) == "cannot write to %s: %s" % (folder, changed)
         assert list(tmp_path.rglob("*file*")) == []
 
-    def test_a_directory_that_is_gone_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(NodeError, match="cannot write to .*/a/b: .*/a: No such file or directory$"):
-            shared_directory.write(str(tmp_path / "a/b"), "file", b"ours")
-
 
 class TestResolve:
     """shared_directory.resolve"""
