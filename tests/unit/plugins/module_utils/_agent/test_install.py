@@ -139,11 +139,6 @@ class TestPutFiles:
         put_files(paths, "{}\n")
         assert not Path(paths.expected).exists()
 
-    def test_a_file_that_cannot_be_written_is_named(self, paths: Paths, tmp_path: Path) -> None:
-        (tmp_path / "sbin").write_text("a file where a directory should be")
-        with pytest.raises(NodeError, match="/sbin"):
-            put_files(paths, "{}\n")
-
 
 class TestCheckPaths:
     """install.check_paths"""
@@ -175,14 +170,6 @@ class TestCheckPaths:
     def test_what_removal_deletes_as_a_whole_is_refused(self, folder: str) -> None:
         with pytest.raises(ConfigError, match="which a removal deletes completely"):
             install.check_paths(Paths(config_dir=folder))
-
-    def test_a_config_dir_that_others_use_is_refused(self, paths: Paths, tmp_path: Path) -> None:
-        others = tmp_path / "kubernetes"
-        (others / "pki").mkdir(parents=True)
-        with pytest.raises(
-            ConfigError, match="^config_dir: .*/kubernetes is not dedicated to the agent .it contains 'pki'."
-        ):
-            install.check_paths(paths._replace(config_dir=str(others)))
 
     def test_a_link_of_our_name_does_not_make_it_one_of_its_own(self, paths: Paths, tmp_path: Path) -> None:
         link, others = tmp_path / "srv" / "ip-masq-agent", tmp_path / "kubernetes"

@@ -159,16 +159,6 @@ class TestSuperseded:
 class TestRemove:
     """module_directory.remove"""
 
-    def test_all_of_ours_goes(self, paths: Paths) -> None:
-        module_directory.put(run, paths)
-        folder = program_modules.modules_dir(paths)
-        assert module_directory.contents(folder).others == ()
-        other = release(paths, OLD)
-        module_directory.remove(folder)
-        assert os.listdir(paths.lib_dir) == [OLD]
-        module_directory.remove(str(other))
-        assert not os.path.exists(paths.lib_dir)
-
     def test_what_others_have_there_stays(self, paths: Paths, tmp_path: Path) -> None:
         module_directory.put(run, paths)
         folder = Path(program_modules.modules_dir(paths))

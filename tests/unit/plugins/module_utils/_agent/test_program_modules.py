@@ -84,17 +84,6 @@ class TestImported:
 class TestDigest:
     """program_modules.digest"""
 
-    def test_it_is_the_same_in_another_process(self, tmp_path: Path) -> None:
-        for seed in ("1", "2"):
-            done = subprocess.run(
-                [sys.executable, "-c", PRELUDE + IMPORT + "print(program_modules.digest())"],
-                stdout=subprocess.PIPE,
-                check=True,
-                cwd=str(tmp_path),
-                env=dict(os.environ, PYTHONHASHSEED=seed, TZ="Pacific/Chatham"),
-            )
-            assert done.stdout.decode() == program_modules.digest() + "\n"
-
     @pytest.mark.parametrize("changed", [{"_version": b"VERSION = '0.0.0'\n"}, {"_more": b""}])
     def test_another_module_makes_another_one(
         self, changed: t.Dict[str, bytes], monkeypatch: pytest.MonkeyPatch

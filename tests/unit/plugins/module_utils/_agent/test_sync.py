@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 import json
-import os
 import time
 import typing as t
 from pathlib import Path
@@ -199,17 +198,6 @@ class TestInvalid:
         assert outcome.result is None
         assert outcome.errors[0].endswith("; rules left unchanged")
         assert snapshot.last_sync(world.paths) is None
-
-    @pytest.mark.parametrize("name", ["config", "config.d/a.yaml"])
-    def test_a_file_that_is_no_policy_is_not_the_default_one(self, world: World, name: str) -> None:
-        world.config.write_text('{"nonMasqueradeCIDRs": ["10.5.0.0/16"]}')
-        world.sync()
-        path = world.config.parent / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("apiVersion: v1\nkind: ConfigMap\ndata:\n  config: 'masqLinkLocal: true'\n")
-        outcome = world.sync()
-        assert outcome.errors[0].startswith("%s: is a ConfigMap and not a policy: write only the text of data" % path)
-        assert [str(one) for one in world.policies[-1].non_masquerade_cidrs] == ["10.5.0.0/16"]
 
     def test_it_is_counted_and_remembered_once(self, world: World) -> None:
         world.sync()
@@ -404,14 +392,6 @@ class TestMetrics:
         outcome = world.sync()
         assert (outcome.errors, outcome.warnings) == ((), ("metrics not written: no counters",))
 
-    def test_metrics_report_a_success_that_cannot_be_recorded(self, world: World) -> None:
-        Path(world.paths.last_sync).parent.mkdir(parents=True)
-        Path(world.paths.last_sync).mkdir()
-        os.utime(world.paths.last_sync, (1, 1))
-        before = time.time()
-        world.sync()
-        assert world.metric_values()["last_success_timestamp_seconds"] >= int(before)
-
 
 class TestRecords:
     """A failure to record something prevents no repair. With real file systems: the kernel tests."""
@@ -421,17 +401,6 @@ class TestRecords:
         """Keep files from being written, for root too: there are directories in their places."""
         for path in paths:
             Path(path).mkdir(parents=True)
-
-    def test_every_failure_is_reported_once_and_none_is_an_error(self, world: World) -> None:
-        places = (world.paths.last_sync, world.paths.commands, world.paths.state_file)
-        self.obstruct(*places)
-        outcome = world.sync(actions=["-A X"])
-        assert outcome.changes and outcome.errors == ()
-        assert outcome.warnings == outcome.unrecorded
-        for place in places:
-            assert [line for line in outcome.warnings if "%s: Is a directory" % place in line], place
-        again = world.sync()
-        assert (again.warnings, again.unrecorded) == ((), outcome.unrecorded)
 
     def test_state_comes_before_metrics(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         def write(*_arguments: object) -> None:

@@ -43,10 +43,6 @@ def found(systemctl: Systemctl) -> t.Dict[str, t.List[str]]:
     return unit_control.find_deviations(systemctl)
 
 
-def test_nothing_is_said_of_units_as_installed(systemctl: Systemctl) -> None:
-    assert found(systemctl) == {}
-
-
 @pytest.mark.parametrize("unit", units.STARTED_UNITS)
 def test_a_stopped_unit(systemctl: Systemctl, unit: str) -> None:
     systemctl.active.discard(unit)
@@ -101,10 +97,8 @@ class TestTryService:
 
         def __init__(self, result: str = "success", status: int = 0, run: t.Callable[[], object] = int) -> None:
             self.result, self.status, self.run = result, status, run
-            self.calls: t.List[t.List[str]] = []
 
         def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-            self.calls.append(list(argv[:2]))
             if argv[1] == "restart":
                 self.run()
                 return Outcome(int(self.result != "success"), "", "Job failed. See systemctl status.\n")
@@ -113,11 +107,6 @@ class TestTryService:
             if argv[0] == "journalctl" and argv[1] != "--sync":
                 return Outcome(0, "exec: /usr/local/sbin/ip-masq-agent: not found\nFailed.\n", "")
             return Outcome(0, "", "")
-
-    def test_a_run_that_works_is_silent(self, paths: Paths) -> None:
-        run = self.Systemd()
-        unit_control.try_service(run, paths)
-        assert ["systemctl", "restart"] in run.calls
 
     def test_the_program_runs_and_not_only_the_comparison(self, paths: Paths) -> None:
         expected = Path(paths.expected)

@@ -193,10 +193,6 @@ class TestUsage:
         assert run(*command.split()) == cli.FAILED
         assert "%s requires root; use sudo" % command.split()[0] in run.err
 
-    def test_version(self, run: Agent) -> None:
-        assert run("--version") == 0
-        assert run.out == "ip-masq-agent %s\n" % VERSION
-
     @pytest.mark.parametrize(
         "argv",
         [
