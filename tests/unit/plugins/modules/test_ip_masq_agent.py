@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.install import FileChange, InstallResult
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, ActionKind, Plan, View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
@@ -32,11 +31,8 @@ CIDRS = "non_masquerade_cidrs"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
-def test_every_example_is_accepted(example: t.Dict[str, t.Any]) -> None:
-    validated = ArgumentSpecValidator(module.ARGUMENT_SPEC).validate(example["kubenode.ip_masq.ip_masq_agent"])
-    assert validated.error_messages == []
-    if validated.validated_parameters["config"] is not None:
-        assert json.loads(config_text(validated.validated_parameters["config"])) is not None
+def test_the_policy_of_every_example_can_be_written(example: t.Dict[str, t.Any]) -> None:
+    assert config_text(example["kubenode.ip_masq.ip_masq_agent"].get("config", {}))
 
 
 def test_keys_are_written_as_the_documentation_says() -> None:

@@ -10,8 +10,6 @@ import typing as t
 from pathlib import Path
 
 import pytest
-import yaml
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import removal
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
@@ -24,14 +22,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import age
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent_info as module
 from support.private_node import private_paths
-
-EXAMPLES = yaml.safe_load(module.EXAMPLES)
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
-def test_every_example_is_accepted(example: t.Dict[str, t.Any]) -> None:
-    options = example["kubenode.ip_masq.ip_masq_agent_info"] or {}
-    assert ArgumentSpecValidator(module.ARGUMENT_SPEC).validate(options).error_messages == []
 
 
 def test_options_are_those_of_the_module_that_installs() -> None:

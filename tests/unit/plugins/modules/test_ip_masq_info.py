@@ -9,9 +9,7 @@ import re
 import typing as t
 from pathlib import Path
 
-import pytest
 import yaml
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import ports
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.backend_names import NFTABLES
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import rules_info_task
@@ -25,7 +23,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.words imp
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq, ip_masq_info
 from support.node_states import state
 
-EXAMPLES: t.List[t.Dict[str, t.Any]] = yaml.safe_load(ip_masq_info.EXAMPLES)
 RETURN: t.Dict[str, t.Any] = yaml.safe_load(ip_masq_info.RETURN)
 
 
@@ -37,12 +34,6 @@ def test_policy_options_are_those_of_ip_masq() -> None:
         if name not in ("state", "lock_timeout", "config_file")
     }
     assert theirs == rules_info_task.POLICY_SPEC
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
-def test_every_example_fits_the_options(example: t.Dict[str, t.Any]) -> None:
-    options = example["kubenode.ip_masq.ip_masq_info"] or {}
-    assert ArgumentSpecValidator(ip_masq_info.ARGUMENT_SPEC).validate(options).error_messages == []
 
 
 def test_documented_codes_are_the_codes() -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import (
     Verification,
     read_verification,
@@ -33,7 +32,6 @@ from support.private_node import private_paths
 
 DOCUMENTATION = yaml.safe_load(module.DOCUMENTATION)
 RETURN = yaml.safe_load(module.RETURN)
-EXAMPLES = yaml.safe_load(module.EXAMPLES)
 SET = "--non-masquerade-cidr=0.0.0.0/0"
 
 
@@ -142,10 +140,3 @@ def test_every_decision_is_documented() -> None:
     names = {name for both in found for name in both if name}
     documented = set(re.findall(r"(?<!R)V\((\w+)\)", " ".join(RETURN["decision"]["description"])))
     assert names == documented
-
-
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
-def test_examples_are_valid(example: t.Dict[str, t.Any]) -> None:
-    given = example["kubenode.ip_masq.kubelet_masquerade"] or {}
-    validated = ArgumentSpecValidator(module.KUBELET).validate(given)
-    assert validated.error_messages == []
