@@ -147,15 +147,10 @@ def test_every_key_of_the_file_is_handed_over_where_it_says_something() -> None:
     [
         ("non_masquerade_cidrs", ["10.1.0.0/16", "172.20.0.0/16"]),
         ("non_masquerade_cidrs", []),
-        ("nomasq_all_reserved_ranges", True),
         ("masq_link_local", True),
-        ("masq_link_local_ipv6", True),
-        ("enable_ipv6", True),
         ("masq_chain", "MINE"),
         ("random_fully", False),
         ("to_ports", ["1024-29999", "32768"]),
-        ("backend", "nftables"),
-        ("exemption", "accept"),
         ("resync_interval", "5m"),
     ],
 )

@@ -77,11 +77,6 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
         asked(BROKEN, differs=["nonMasqueradeCIDRs"]),
         "broken config: %s; the last valid configuration stays active" % PROBLEM,
     ),
-    "broken and drifted": (
-        asked({**BROKEN, "in_sync": False, "differs": [MISSING]}),
-        "broken config: %s; the last valid configuration stays active; not in sync: pending changes: ipv4, "
-        "iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN" % PROBLEM,
-    ),
     "an error now": (
         asked({"in_sync": False, "errors": ["ipv6: ip6tables is missing"]}),
         "failing: ipv6: ip6tables is missing",

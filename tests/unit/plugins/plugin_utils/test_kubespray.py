@@ -203,7 +203,6 @@ UNKNOWN = (
     "plugin, variables, because",
     [
         ("calico", {}, VXLAN),
-        ("calico", {"calico_vxlan_mode": "CrossSubnet"}, VXLAN.replace("Always", "CrossSubnet")),
         # Without BIRD nothing is announced.
         ("calico", {"peer_with_router": True}, VXLAN),
         ("calico", {**IPIP, "calico_network_backend": "none"}, "calico_network_backend: none, calico_ipip"),
@@ -219,7 +218,6 @@ UNKNOWN = (
         # By default no range of IPv6 outside the cluster is exempt.
         ("calico", OFF, None),
         ("flannel", {}, "flannel_backend_type: vxlan"),
-        ("flannel", {"flannel_backend_type": "host-gw"}, "flannel_backend_type: host-gw"),
         ("cilium", {}, "cilium_tunnel_mode: vxlan"),
         (
             "cilium",

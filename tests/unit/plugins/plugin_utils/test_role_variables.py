@@ -47,7 +47,6 @@ def test_every_variable_of_the_role_and_the_playbooks_is_known() -> None:
         ("ip_masq_agent_nonMasqueradeCIDRs", "ip_masq_agent_non_masquerade_cidrs"),
         ("ip_masq_agent_become_user", "ip_masq_agent_become"),
         ("ip_masq_windows_wirte", "ip_masq_windows_write"),
-        ("ip_masq_windows_remove_cidr", "ip_masq_windows_remove_cidrs"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
@@ -124,7 +123,6 @@ def test_limits_of_effects(limit: t.Any) -> None:
             {"non_masquerade_cidrs": ["10.0.0.0/8", "11.0.0.0/8"], "cidr_limit": 1},
             "ip_masq_agent_non_masquerade_cidrs: 2 entries are more than ip_masq_agent_cidr_limit (1) allows",
         ),
-        ({"resync_interval": "60"}, "ip_masq_agent_resync_interval: '60' is not a duration"),
         (
             {"exemption": "enforce", "backend": "iptables_nft"},
             "ip_masq_agent_exemption: enforce needs nftables, not iptables_nft: set ip_masq_agent_backend",

@@ -134,7 +134,6 @@ def test_files_that_bring_the_rules_back_are_named_and_stay(world: World, monkey
         {"config_dir": "/no/such/place"},
         {"bin_dir": "/no/such/place"},
         {"metrics_dir": ""},
-        {"config_dir": "/no/such/place", "bin_dir": "/nor/this", "metrics_dir": ""},
     ],
 )
 def test_places_are_those_of_the_installed_program(world: World, options: t.Dict[str, str]) -> None:

@@ -92,11 +92,7 @@ def test_an_exemption_of_everything_is_reported(everything: str) -> None:
         ("cidr_limit", 2**63, "9223372036854775808 must be an integer >= 0 and below 2.63"),
         pytest.param("cidr_limit", 10**5000, "must be an integer >= 0", id="what Python does not print"),
         ("masq_link_local", "true", "true or false, without quotes"),
-        ("enable_ipv6", "yes", "true or false"),
-        ("random_fully", [], "true or false"),
-        ("to_ports", ["1024-2048", "70000"], "outside 1-65535"),
         ("to_ports", ["", "42"], "PORT or FIRST-LAST"),
-        ("to_ports", [None], "PORT or FIRST-LAST"),
         ("to_ports", [10**5000], "is not a port range"),
         ("to_ports", ["auto", "1024-2047"], "auto is in a list with others: give auto alone"),
         (
@@ -113,7 +109,6 @@ def test_an_exemption_of_everything_is_reported(everything: str) -> None:
         ("backend", "iptables", "not one of auto, iptables_nft, iptables_legacy"),
         ("exemption", "drop", "not one of return, accept, enforce"),
         ("resync_interval", 60, "text with a unit"),
-        ("resync_interval", "0s", "not above zero"),
         ("resync_interval", "999999999ns", "too short"),
     ],
 )
