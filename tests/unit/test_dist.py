@@ -219,11 +219,10 @@ def test_checksums_are_of_all_files(built: Path) -> None:
 
 
 def test_collection_can_be_installed_and_verified(built: Path, tmp_path: Path) -> None:
-    galaxy = Path(sys.executable).with_name("ansible-galaxy")
     env = dict(os.environ, ANSIBLE_HOME=str(tmp_path / "home"), LC_ALL="C.UTF-8")
     into = ("--force", "--offline", "--no-deps", "--collections-path", str(tmp_path))
     done = subprocess.run(
-        [galaxy, "collection", "install", *into, built / COLLECTION],
+        [GALAXY, "collection", "install", *into, built / COLLECTION],
         env=env,
         capture_output=True,
         text=True,

@@ -153,12 +153,6 @@ class TestTimer:
         assert not drop_in.exists()
 
 
-def test_a_node_without_systemd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "is_running", lambda: False)
-    with pytest.raises(NodeError, match="not booted with systemd.*use the module ip_masq, which only"):
-        unit_control.check_systemd(Systemctl(), Paths())
-
-
 @pytest.mark.parametrize(
     "version, is_refused",
     [

@@ -59,14 +59,6 @@ def test_a_symbolic_link_is_refused_with_its_target(path: Path) -> None:
     assert link.is_symlink() and path.read_bytes() == b"old\r\n"
 
 
-def test_a_dangling_link_is_not_written_through(tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="is a symlink"):
-        owned_files.replace(owned_files.read_version(str(link)), b"new\n")
-    assert not (tmp_path / "elsewhere").exists()
-
-
 def test_a_file_with_other_names_is_refused(path: Path) -> None:
     os.link(path, path.with_name("other"))
     with pytest.raises(ConfigError, match="2 hard links"):
