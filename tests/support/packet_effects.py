@@ -29,14 +29,15 @@ def effect_of(
         and not is_in(destination, one["destinations_except"])
         and (not one["sources"] or is_in(source, one["sources"]))
         and not is_in(source, one["sources_except"])
-        and _leaves_by(link, one["out_interfaces"])
+        and leaves_by(link, one["out_interfaces"])
         and _is_one(protocol, port, one["services"])
     ]
     assert len(found) <= 1, found
     return found[0] if found else None
 
 
-def _leaves_by(link: str, names: t.Sequence[str]) -> bool:
+def leaves_by(link: str, names: t.Sequence[str]) -> bool:
+    """Return whether a list has an interface: of several entries that match, the last counts."""
     state = not names or names[0].startswith("!")
     for entry in names:
         name = entry.lstrip("!")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 import typing as t
-from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import effect_words, open_connections
@@ -36,6 +35,7 @@ from hypothesis import strategies as st
 from support import engine
 from support.machine import Machine
 from support.open_kernel import Kernel
+from support.packet_effects import leaves_by
 from support.packet_model import Packet, is_skipped, marks, model, packets, ports
 
 NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132}
@@ -69,16 +69,6 @@ def _within(some: t.Optional[t.Sequence[t.Tuple[int, int]]], number: int) -> boo
     return some is None or any(first <= number <= last for first, last in some)
 
 
-def _leaves_by(names: t.Sequence[str], name: str) -> bool:
-    """Whether a list has an interface: of several entries that match, the last counts."""
-    state = not names or names[0].startswith("!")
-    for entry in names:
-        pattern = entry.lstrip("!")
-        if name == pattern or (pattern.endswith("*") and name.startswith(pattern[:-1])):
-            state = not entry.startswith("!")
-    return state
-
-
 def concerns(effect: Effect, packet: Packet, mark: int = 0, skipped: bool = False) -> bool:
     """Whether a packet has an effect.
 
@@ -89,7 +79,7 @@ def concerns(effect: Effect, packet: Packet, mark: int = 0, skipped: bool = Fals
     return (
         _within(effect.destinations, int(destination))
         and _within(effect.sources, int(source))
-        and _leaves_by(effect.out_interfaces, interface)
+        and leaves_by(interface, effect.out_interfaces)
         and _within(effect.services, number << 16 | port)
         and (not skipped if effect.packets in PLAIN else _has(effect.packets, mark))
     )
@@ -363,12 +353,6 @@ def test_lines_for_people() -> None:
     )
 
 
-def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    machine = Machine(tmp_path)
-    machine.install(monkeypatch)
-    return machine
-
-
 PORTS = {
     "ranges": (
         {}, {"to_ports": ["50000-50001"]},
@@ -410,9 +394,8 @@ def test_source_ports_in_words(case: str) -> None:
     assert [one for one in told if text in one], told
 
 
-def test_fewer_ports_warn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_ports_warn(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open connections keep their ports."""
-    machine = _machine(tmp_path, monkeypatch)
     reconcile(machine.node(), build({}))
     opened = [Flow(10, 20, seen, 17, 53, False, False, b"%d" % seen) for seen in (1, 2, 10)]
     kernel = Kernel(monkeypatch, opened)
@@ -425,8 +408,7 @@ def test_fewer_ports_warn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "one of 2 source ports in place of 64,512: at most 2 at a time" in note
 
 
-def test_connections_that_cannot_be_counted_are_not_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = _machine(tmp_path, monkeypatch)
+def test_connections_that_cannot_be_counted_are_not_zero(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def refuse(_version: int) -> None:
         raise NodeError("the kernel refused tracked connections: Operation not supported")

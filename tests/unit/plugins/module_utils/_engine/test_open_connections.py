@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 import typing as t
-from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import open_connections, ruleset_in_front
@@ -257,12 +256,10 @@ def test_connections_are_removed_while_others_are_read(monkeypatch: pytest.Monke
     assert len(set(kernel.removed)) == len(kernel.removed) == 30005
 
 
-def test_rules_are_applied_where_connections_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rules_are_applied_where_connections_cannot_be_read(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     def refuse(_version: int) -> None:
         raise NodeError("the kernel refused tracked connections: Operation not supported")
 
-    machine = Machine(tmp_path)
-    machine.install(monkeypatch)
     Kernel(monkeypatch, [])
     monkeypatch.setattr(open_connections.conntrack, "read", refuse)
     done = reconcile(machine.node(), build({"flush_conntrack": "changed"}))
@@ -326,9 +323,7 @@ def _flushed(machine: Machine, monkeypatch: pytest.MonkeyPatch, flows: t.Sequenc
 
 
 @pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy"])
-def test_rules_that_cannot_be_read_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str) -> None:
-    machine = Machine(tmp_path)
-    machine.install(monkeypatch)
+def test_rules_that_are_not_read_are_reported(monkeypatch: pytest.MonkeyPatch, machine: Machine, backend: str) -> None:
     reconcile(machine.node(), build({"backend": backend}))
     nat = machine.nat[backend, IPV4]
     opened = [flow(EXEMPT, seen=NODE), flow(OUTSIDE), flow("10.1.1.1")]
@@ -351,10 +346,8 @@ def test_rules_that_cannot_be_read_are_reported(monkeypatch: pytest.MonkeyPatch,
         assert removed == [OUTSIDE] and note not in done.notes
 
 
-def test_rules_in_front_of_the_jump_are_considered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rules_in_front_of_the_jump_are_considered(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     """If they are there before and afterwards."""
-    machine = Machine(tmp_path)
-    machine.install(monkeypatch)
     options: t.Dict[str, t.Any] = {"backend": "iptables_nft", "jump_position": "last"}
     reconcile(machine.node(), build(options))
     postrouting = machine.nat["iptables_nft", IPV4].chains["POSTROUTING"]
