@@ -10,7 +10,7 @@ import sys
 import typing as t
 
 import pytest
-from support.modules import apply, refused, run_modules
+from support.modules import apply, info, refused
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology, ask, serving
 from support.variants import EXEMPT_RANGES, NFT_FAMILIES, PODS, VARIANTS
@@ -297,7 +297,7 @@ def test_verify_asks_for_guests_that_the_policy_is_about(topology: Topology, gue
     policy: t.Dict[str, t.Any] = {"backend": "iptables_nft", "non_masquerade_cidrs": EXEMPT_RANGES[:3]}
 
     def verified(**options: t.Any) -> t.Dict[str, t.Any]:
-        return run_modules(node, [{**policy, **options, "verify": True}], module="ip_masq_info")[0]
+        return info(node, **policy, **options, verify=True)
 
     apply(node, **policy)
     assert topology.ask(a.exempt[0], a.outside[0], client=guest) == {a.exempt[0]: a.node, a.outside[0]: a.node}

@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 from bench import kube_proxy
-from support.modules import apply, run_modules
+from support.modules import apply, info
 from support.namespaces import Namespace
 from support.rule_shapes import Service
 from support.topology import ADDRESSES, Topology
@@ -33,9 +33,7 @@ def _iptables_rule(node: Namespace, *words: str) -> None:
 
 
 def _look(node: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
-    (found,) = run_modules(node, [dict({"backend": "iptables_nft"}, **options)], module="ip_masq_info")
-    assert "crashed" not in found, found["crashed"]
-    return found
+    return info(node, **{"backend": "iptables_nft", **options})
 
 
 def test_what_only_chance_masquerades_is_a_conflict(node: Namespace) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support.agent_node import AgentNode
 from support.flood import Flood
 from support.marks import iptables_only
-from support.modules import apply, run_module, run_modules
+from support.modules import apply, info, run_module, run_modules
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
 from support.variants import NFT_FAMILIES, PODS, Variant
@@ -88,7 +88,7 @@ def test_with_nftables_the_priority_is_the_place(ns: Namespace, exemption: str) 
 
 def explained(node: Namespace, pod: str, destination: str) -> str:
     """The source address that the module ip_masq_info says a destination sees."""
-    found = run_modules(node, [{"destinations": [destination], "source": pod}], module="ip_masq_info")[0]
+    found = info(node, destinations=[destination], source=pod)
     return t.cast(str, found["explanations"][0]["seen_address"])
 
 

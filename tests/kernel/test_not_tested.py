@@ -10,7 +10,7 @@ import sys
 import typing as t
 
 import pytest
-from support.modules import apply, run_modules
+from support.modules import apply, info
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
 
@@ -27,9 +27,7 @@ def node(topology: Topology) -> Namespace:
 
 
 def _verify(node: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
-    (found,) = run_modules(node, [{**_OPTIONS, **options, "verify": True}], module="ip_masq_info")
-    assert "crashed" not in found, found["crashed"]
-    return found
+    return info(node, **{**_OPTIONS, **options}, verify=True)
 
 
 def test_a_condition_that_is_not_understood_is_named_with_its_rule_and_destinations(node: Namespace) -> None:

@@ -12,7 +12,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Question
-from support.modules import apply, run_modules
+from support.modules import apply, info
 from support.namespaces import Namespace
 from support.services import (
     CLUSTER_PORT,
@@ -248,7 +248,7 @@ def test_enforce_with_ipvs_keeps_what_leaves_the_node(served: Topology, masquera
             s.virtual_remote: through,
             s.virtual: a.gateway,
         }
-    found = run_modules(node, [dict(options, **WITH_IPVS, verify=True)], module="ip_masq_info")[0]
+    found = info(node, **options, **WITH_IPVS, verify=True)
     assert found["conflicts"] == [], found["summary"]
 
 
@@ -302,7 +302,7 @@ def test_kube_proxy_moves_from_ipvs_to_nftables(
 
 def _all_right(served: Topology, cases: t.Sequence[Case], options: t.Mapping[str, t.Any]) -> None:
     assert _wrong(served, cases) == {}
-    found = run_modules(served.node, [dict(options, verify=True)], module="ip_masq_info")[0]
+    found = info(served.node, **options, verify=True)
     assert (found["conflicts"], found["untested"]) == ([], []), found["summary"]
 
 

@@ -22,7 +22,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
 from support import cni_results, tracked
 from support.agent_node import AgentNode
 from support.marks import paired
-from support.modules import apply, run_modules
+from support.modules import apply, info
 from support.namespaces import Namespace, until
 from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
@@ -73,7 +73,7 @@ def _report(ns: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
 
 
 def _found(ns: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
-    (found,) = run_modules(ns, [dict(options, ports=True)], module="ip_masq_info")
+    found = info(ns, **options, ports=True)
     assert not found.get("failed"), found
     assert found["changed"] is False
     return found

@@ -24,7 +24,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.twin import Twin
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Question
-from support.import_collection import PRELUDE
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
 from support.twins import build, strange_node
@@ -304,22 +303,6 @@ def test_tcx_program(ns: Namespace) -> None:
     ns.run(sys.executable, "-c", _LOAD_PROGRAM, index)
     (found,) = inside(ns, lambda: not_copied.read(links.read(), ()))
     assert found.code == "ebpf" and "v0" in found.text and "tcx" in found.text
-
-
-def test_not_available(tmp_path: Path) -> None:
-    program = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-all")
-    script = tmp_path / "ask.py"
-    script.write_text(
-        PRELUDE + "from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state, twin\n"
-        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run\n"
-        "try:\n"
-        "    twin.build(node_state.read(run), run)\n"
-        "except Exception as exc:\n"
-        "    print(repr(exc))\n"
-    )
-    done = subprocess.run([*program, sys.executable, str(script)], capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("NodeError('cannot make namespaces"), done.stdout + done.stderr
-    assert "CAP_SYS_ADMIN" in done.stdout
 
 
 def _many_rules() -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support import leak_packets
 from support.agent_node import AgentNode
-from support.modules import apply, run_module, run_modules
+from support.modules import apply, info, run_module
 from support.topology import ADDRESSES, Topology
 from support.variants import Nftables, Variant
 
@@ -36,8 +36,8 @@ def _tool(variant: Variant, family: str = "ipv4") -> str:
 
 def _verify(topology: Topology, variant: Variant, **options: t.Any) -> t.Dict[str, t.Any]:
     wanted = {**POLICY, "backend": variant.backend, **options}
-    (found,) = run_modules(topology.node, [{**wanted, "verify": True}], module="ip_masq_info")
-    assert not found.get("failed"), found.get("crashed", found.get("msg"))
+    found = info(topology.node, **wanted, verify=True)
+    assert not found.get("failed"), found["msg"]
     assert found["untested"] == []
     return found
 
@@ -134,14 +134,14 @@ def test_a_rule_that_lets_few_of_them_pass_breaks_it_too(topology: Topology, xta
         topology.node.run(tool, "-t", "mangle", "-I", "POSTROUTING", *rule.split(), "-j", "ACCEPT")
         leaking = _outside(topology, _A.outside[0])
         assert packet in (*leaking, "") and "ICMP 3/1" not in leaking
-        (found,) = run_modules(topology.node, [{**options, "verify": True}], module="ip_masq_info")
+        found = info(topology.node, **options, verify=True)
         topology.node.run(tool, "-t", "mangle", "-D", "POSTROUTING", *rule.split(), "-j", "ACCEPT")
         assert (found["verified"], found["untested"]) == (False, []), rule
         assert {"8.0.0.0/7", "192.0.0.0/2"} <= {one["range"] for one in found["conflicts"]}, rule
         for one in found["conflicts"]:
             assert (one["services"], one["severity"]) == ([service], "error"), rule
             assert "ACCEPT" in one["decided_by"]["rule"] and one["decided_by"]["chain"] == "POSTROUTING"
-    (found,) = run_modules(topology.node, [{**options, "verify": True}], module="ip_masq_info")
+    found = info(topology.node, **options, verify=True)
     assert (found["verified"], found["untested"]) == (True, [])
 
 
@@ -156,7 +156,7 @@ def test_a_rule_whose_packets_cannot_be_sent_is_not_tested(topology: Topology) -
     ):
         topology.node.run("nft", "insert", "rule", "ip", "mangle", "POSTROUTING", *rule.split())
         assert packet in _outside(topology, _A.outside[0])
-        (found,) = run_modules(topology.node, [{**options, "verify": True}], module="ip_masq_info")
+        found = info(topology.node, **options, verify=True)
         topology.node.run("iptables-nft", "-t", "mangle", "-D", "POSTROUTING", "1")
         assert (found["verified"], found["conflicts"]) == (None, []), rule
         assert {one["code"] for one in found["untested"]} == {code}, rule
@@ -167,7 +167,7 @@ def test_what_another_rule_lets_pass_by_chance_breaks_it_too(topology: Topology)
     rule = "-d 203.0.113.0/24 -p tcp -m statistic --mode random --probability 0.01 -j ACCEPT"
     topology.node.run("iptables-nft", "-t", "mangle", "-I", "POSTROUTING", *rule.split())
     wanted = {**POLICY, "backend": "iptables_nft", "leaks": "drop"}
-    (found,) = run_modules(topology.node, [{**wanted, "verify": True}], module="ip_masq_info")
+    found = info(topology.node, **wanted, verify=True)
     shown = [(one["range"], one["severity"]) for one in found["conflicts"]]
     assert shown == [("203.0.113.0/24", "warning")], found["summary"]
 

@@ -189,6 +189,11 @@ def apply(ns: Namespace, **options: t.Any) -> Result:
     return result
 
 
+def info(ns: Namespace, **options: t.Any) -> Result:
+    """Run the module ``ip_masq_info`` once with ``options`` and return what it returned, failed or not."""
+    return run_modules(ns, [options], module="ip_masq_info")[0]
+
+
 def refused(ns: Namespace, **options: t.Any) -> str:
     """Run the module as ``run_module`` does and return its error message.
 
