@@ -221,7 +221,6 @@ def test_a_first_packet_that_another_program_keeps_is_a_leak_too(world: World, f
             chain c { type nat hook postrouting priority 50; %s daddr %s snat to %s saddr; }
         }
     """ % (nft, nft, a.outside[0], nft))  # fmt: skip
-    packets = [one for one in leak_packets.strays(a.pod, a.outside[0]) if one.name in ("TCP SYN", "TCP ACK")]
     for leaks, leaked in (("ignore", {"TCP SYN", "TCP ACK"}), ("count", {"TCP SYN", "TCP ACK"}), ("drop", set())):
         apply(node, backend="nftables", leaks=leaks, **POLICY)
         packets = [one for one in leak_packets.strays(a.pod, a.outside[0]) if one.name in ("TCP SYN", "TCP ACK")]

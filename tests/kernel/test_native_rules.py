@@ -189,60 +189,44 @@ def test_a_dormant_table_is_an_error_that_says_how_to_wake_it(ns: Namespace, fam
     assert apply(ns, **options)["changed"] is False
 
 
+@iptables_only
 class TestLineEnds:
     """Comments of other programs' rules hold line ends, and what looks like a rule."""
 
-    FAKE = "harmless\n-A POSTROUTING %s\nas well" % JUMP
+    @pytest.fixture(autouse=True)
+    def policy(self, ns: Namespace, variant: Variant) -> None:
+        """The node has the default one."""
+        apply(ns, backend=variant.backend)
 
-    @iptables_only
-    def test_a_comment_is_no_jump(self, ns: Namespace, variant: Variant) -> None:
-        options = {"backend": variant.backend}
-        apply(ns, **options)
+    @pytest.mark.parametrize("end", ["\n", "\f", "\x0b", "\x1c", "\x85", "\u2028", "\r"])
+    def test_a_comment_is_no_jump(self, ns: Namespace, variant: Variant, end: str) -> None:
         variant.unhook(ns, "ipv4")
-        self.add(ns, variant, self.FAKE, "-d", "203.0.113.7/32", "-j", "ACCEPT")
-        assert apply(ns, **options)["changed"] is True
+        comment = end.join(("harmless", "-A POSTROUTING " + JUMP, "as well"))
+        self.add(ns, variant, comment, "-d", "203.0.113.7/32", "-j", "ACCEPT")
+        assert apply(ns, backend=variant.backend)["changed"] is True
         assert len(self.listed(ns, variant)) == 2
-        assert apply(ns, **options)["changed"] is False
+        assert apply(ns, backend=variant.backend)["changed"] is False
 
-    @iptables_only
-    @pytest.mark.parametrize("end", ["\f", "\x0b", "\x1c", "\x85", "\u2028", "\r"])
-    def test_no_other_character_ends_a_rule(self, ns: Namespace, variant: Variant, end: str) -> None:
-        options = {"backend": variant.backend}
-        apply(ns, **options)
-        variant.unhook(ns, "ipv4")
-        self.add(ns, variant, self.FAKE.replace("\n", end), "-d", "203.0.113.7/32", "-j", "ACCEPT")
-        assert apply(ns, **options)["changed"] is True
-        assert len(self.listed(ns, variant)) == 2
-
-    @iptables_only
     def test_a_good_jump_with_such_a_comment_is_left_alone(self, ns: Namespace, variant: Variant) -> None:
-        options = {"backend": variant.backend}
-        apply(ns, **options)
         variant.unhook(ns, "ipv4")
         self.add(ns, variant, "two\nlines", *JUMP.split())
-        assert apply(ns, **options)["changed"] is False
+        assert apply(ns, backend=variant.backend)["changed"] is False
 
-    @iptables_only
     def test_what_iptables_restore_cannot_name_is_named_with_the_command(self, ns: Namespace, variant: Variant) -> None:
         """And the second line of the comment is not carried out."""
-        options = {"backend": variant.backend}
-        apply(ns, **options)
         self.add(ns, variant, "two\n-A POSTROUTING -j ACCEPT", "-j", CHAIN)
-        done = run_module(ns, **options)
+        done = run_module(ns, backend=variant.backend)
         assert done["failed"] is True and done["changed"] is False
         assert len(self.listed(ns, variant)) == 2
         command = re.search(r"Delete it: (.*)\Z", done["msg"])
         assert command is not None
         ns.run(*command.group(1).split())
-        assert apply(ns, **options)["changed"] is False
+        assert apply(ns, backend=variant.backend)["changed"] is False
         assert len(self.listed(ns, variant)) == 1
 
-    @iptables_only
     def test_a_jump_of_ours_with_bytes_that_are_no_text_is_deleted(self, ns: Namespace, variant: Variant) -> None:
-        options = {"backend": variant.backend}
-        apply(ns, **options)
         self.add(ns, variant, "latin-1: \udce9", "-j", CHAIN)
-        assert apply(ns, **options)["changed"] is True
+        assert apply(ns, backend=variant.backend)["changed"] is True
         assert len(self.listed(ns, variant)) == 1
 
     @staticmethod
