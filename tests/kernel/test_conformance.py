@@ -100,25 +100,9 @@ def test_ports_are_random_where_the_program_can(
         assert variant.jumps(ns, family) == [JUMP]
 
 
-@iptables_only
-def test_every_rule_and_the_jump_carry_our_comment(ns: Namespace, variant: Variant) -> None:
-    apply(ns, backend=variant.backend, enable_ipv6=True, to_ports=["1024-2048"])
-    for family in ("ipv4", "ipv6"):
-        listed = (variant.listing(ns, family, CHAIN) or []) + (variant.listing(ns, family, "POSTROUTING") or [])
-        assert len(listed) >= 6
-        bare = [line for line in listed if '--comment "ip-masq-agent: ' not in line]
-        assert bare == []
-
-
 def test_without_enable_ipv6_no_ipv6_table_appears(ns: Namespace, variant: Variant) -> None:
     apply(ns, backend=variant.backend)
     assert not variant.present(ns, "ipv6")
-
-
-def test_duplicate_and_covered_ranges_are_written_once(ns: Namespace, variant: Variant) -> None:
-    apply(ns, backend=variant.backend, non_masquerade_cidrs=["10.1.0.0/16", "10.0.0.0/8", "10.0.0.0/8"])
-    exempt = variant.in_order(["169.254.0.0/16", "10.0.0.0/8"])
-    assert variant.rules(ns, "ipv4") == returns(*exempt) + ["-j MASQUERADE --random-fully"]
 
 
 @pytest.mark.parametrize(

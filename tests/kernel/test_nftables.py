@@ -20,7 +20,7 @@ from support.modules import apply
 from support.namespaces import Namespace
 from support.programs import Programs
 from support.topology import ADDRESSES, Topology
-from support.variants import BACKENDS, NFTABLES, PODS, VARIANTS, pristine, snapshot
+from support.variants import BACKENDS, NFTABLES, PODS, VARIANTS, snapshot
 
 TABLE = "ip ip_masq_agent"
 DEFAULT = ["10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
@@ -246,16 +246,6 @@ def test_from_one_backend_to_any_other_nothing_stays_and_nothing_is_missing(topo
     assert {where: set(sources) for where, sources in seen.items()} == dict(
         [(exempt, {a.pod}) for exempt in a.exempt] + [(outside, {a.node}) for outside in a.outside]
     )
-
-
-def test_both_families_are_removed_and_nothing_is_left(ns: Namespace) -> None:
-    apply(ns, backend="nftables", enable_ipv6=True)
-    assert not pristine(snapshot(ns))
-    predicted = modules.run_module(ns, check=True, backend="auto", state="absent")
-    done = apply(ns, backend="auto", state="absent")
-    assert predicted["actions"] == done["actions"]
-    assert [action["action"] for action in done["actions"]] == ["table removed"] * 2
-    assert pristine(snapshot(ns))
 
 
 def test_ipv6_that_is_turned_off_leaves_no_table(ns: Namespace) -> None:

@@ -350,15 +350,6 @@ class TestInfo:
         done = node.module("ip_masq_agent", {"config": config})
         assert not done.get("failed"), done
 
-    def test_a_node_without_the_agent(self, node: AgentNode) -> None:
-        assert self.ask(node, config={})["installed"] is False
-
-    def test_a_node_that_matches_the_policy(self, node: AgentNode) -> None:
-        self.install(node, resyncInterval="5m")
-        found = self.ask(node, config={"resyncInterval": "5m"})
-        assert (found["installed"], found["problems"], found["differs"], found["pending"]) == (True, [], [], [])
-        assert found["report"] == {**node.status(), "last_sync": found["report"]["last_sync"]}
-
     def test_what_an_installation_would_do_is_pending(self, node: AgentNode) -> None:
         self.install(node)
         config = node.config_dir / "config"

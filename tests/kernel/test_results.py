@@ -76,11 +76,6 @@ def test_families_hold_the_rules_and_the_jump_in_force(ns: Namespace, variant: V
     assert again["families"] == done["families"]
 
 
-def test_a_family_that_is_off_has_no_rules_to_report(ns: Namespace, variant: Variant) -> None:
-    families = apply(ns, backend=variant.backend)["families"]
-    assert families.get("ipv6") in (None, {"rules": [], "jump": None})
-
-
 def test_backend_and_version_are_named(ns: Namespace, variant: Variant) -> None:
     backend = apply(ns, backend=variant.backend)["backend"]
     assert backend["name"] == variant.backend
