@@ -15,6 +15,7 @@ from support.agent_node import AgentNode
 from support.marks import halved, paired
 from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
+from support.packets import bound
 from support.topology import ADDRESSES, Topology
 from support.variants import Variant, pristine, snapshot
 
@@ -33,15 +34,6 @@ def set_ports(ns: Namespace, local: str = LOCAL, reserved: str = RESERVED) -> No
     folder = Path("/proc/sys/net/ipv4")
     ns.inside((folder / "ip_local_port_range").write_text, local + "\n")
     ns.inside((folder / "ip_local_reserved_ports").write_text, reserved + "\n")
-
-
-def bound(kind: int, address: str, port: int) -> socket.socket:
-    """Open a socket at an address."""
-    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
-    sock.settimeout(20)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind((address, port))
-    return sock
 
 
 def seen_ports(topology: Topology, family: str, protocol: str) -> t.Set[int]:

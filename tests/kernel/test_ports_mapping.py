@@ -12,6 +12,7 @@ import typing as t
 import pytest
 from support.marks import halved, paired
 from support.modules import apply, run_module
+from support.packets import bound
 from support.programs import Programs
 from support.topology import ADDRESSES, Topology
 from support.variants import NFTABLES, Variant
@@ -25,21 +26,13 @@ SERVER_PORTS = itertools.count(20000)
 _CLIENT_PORTS = itertools.count(3000, SOCKETS)
 
 
-def bound(address: str, port: int) -> socket.socket:
-    """Open a UDP socket."""
-    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
-    sock.settimeout(20)
-    sock.bind((address, port))
-    return sock
-
-
 def seen(topology: Topology, family: str) -> t.List[t.Tuple[int, t.List[int], t.Set[str]]]:
     """Return, for each socket of the pod, its port, the ports that two servers see, and the addresses that they see."""
     a, port, first = ADDRESSES[family], next(SERVER_PORTS), next(_CLIENT_PORTS)
-    servers = [topology.outside.inside(bound, address, port) for address in a.outside[:2]]
+    servers = [topology.outside.inside(bound, socket.SOCK_DGRAM, address, port) for address in a.outside[:2]]
     found = []
     for own in range(first, first + SOCKETS):
-        client = topology.pod.inside(bound, a.pod, own)
+        client = topology.pod.inside(bound, socket.SOCK_DGRAM, a.pod, own)
         peers = []
         for server, address in zip(servers, a.outside):
             client.sendto(b"x", (address, port))
@@ -127,10 +120,10 @@ def test_two_pods_with_one_port_get_two(topology: Topology, variant: Variant, fa
     second = {"ipv4": "10.244.1.3/24", "ipv6": "fd00:10:244:1::3/64"}[family]
     topology.pod.run("ip", "address", "add", second, "dev", "eth0", *(["nodad"] if ":" in second else []))
     apply(topology.node, backend=variant.backend, enable_ipv6=True, **entry(family, "rules", ports_mapping="keep"))
-    server = topology.outside.inside(bound, a.outside[0], port)
+    server = topology.outside.inside(bound, socket.SOCK_DGRAM, a.outside[0], port)
     ports = []
     for address in (a.pod, second.partition("/")[0]):
-        client = topology.pod.inside(bound, address, own)
+        client = topology.pod.inside(bound, socket.SOCK_DGRAM, address, own)
         client.sendto(b"x", (a.outside[0], port))
         ports.append(server.recvfrom(1)[1][1])
         client.close()

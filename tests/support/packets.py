@@ -34,8 +34,10 @@ def _family(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _bound(kind: int, address: str, port: int) -> socket.socket:
+def bound(kind: int, address: str, port: int) -> socket.socket:
+    """Open a socket at an address."""
     sock = socket.socket(_family(address), kind)
+    sock.settimeout(PATIENCE)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((address, port))
     return sock
@@ -45,9 +47,9 @@ def listen(port: int, addresses: t.Sequence[str]) -> t.List[socket.socket]:
     """Open the sockets of a server. UDP has one per address, so that the answer comes from the address asked."""
     sockets = []
     for address in addresses:
-        tcp = _bound(socket.SOCK_STREAM, address, port)
+        tcp = bound(socket.SOCK_STREAM, address, port)
         tcp.listen(512)
-        sockets += [tcp, _bound(socket.SOCK_DGRAM, address, port)]
+        sockets += [tcp, bound(socket.SOCK_DGRAM, address, port)]
     return sockets
 
 
