@@ -17,7 +17,7 @@ import time
 import typing as t
 from pathlib import Path
 
-from support import cni_results, documented, tracked
+from support import cni_results, connection_lines, documented, tracked
 from support.documented import Command
 from support.fleet import Fleet
 from support.import_collection import ROOT
@@ -193,20 +193,7 @@ def _log_connection() -> None:
     began, ended = (
         int(datetime.datetime.fromisoformat("2026-11-23T%s+00:00" % at).timestamp()) for at in ("03:11:58", "03:14:20")
     )
-    line = {
-        "orig.ip.protocol": 6,
-        "src_ip": "10.244.1.2",
-        "orig.l4.sport": 51844,
-        "dest_ip": "203.0.113.10",
-        "orig.l4.dport": 443,
-        "reply.ip.saddr.str": "203.0.113.10",
-        "reply.l4.sport": 443,
-        "reply.ip.daddr.str": "198.51.100.1",
-        "reply.l4.dport": 40123,
-        "flow.start.sec": began,
-        "flow.end.sec": ended,
-    }
-    (folder / "connections.log").write_text(json.dumps(line) + "\n")
+    (folder / "connections.log").write_bytes(connection_lines.line(began, ended, **{"orig.l4.sport": 51844}))
     (folder / "pods.json").write_text(json.dumps([["10.244.1.2", "default/web-0", began - 60, began - 60, ended]]))
 
 

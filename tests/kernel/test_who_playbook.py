@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 import typing as t
 from pathlib import Path
 
 import pytest
 from support import cni_results
+from support.connection_lines import line
 from support.fleet import Fleet, Played
 
 NODES = ("-e", "ip_masq_agent_hosts=kube_node")
@@ -78,23 +78,11 @@ def test_with_many_hosts_the_output_of_ansible_says_how_to_have_the_answer_alone
 
 
 def test_connection_that_was_logged(fleet: Fleet) -> None:
-    logged = {
-        "orig.ip.protocol": 6,
-        "orig.l4.sport": 51845,
-        "orig.l4.dport": 443,
-        "reply.l4.sport": 443,
-        "reply.l4.dport": 40124,
-        "flow.start.sec": 1795403518,
-        "flow.end.sec": 1795403660,
-        "src_ip": "10.244.1.2",
-        "dest_ip": "203.0.113.10",
-        "reply.ip.saddr.str": "203.0.113.10",
-        "reply.ip.daddr.str": "198.51.100.1",
-    }
+    logged = line(1795403518, 1795403660, 40124, **{"orig.l4.sport": 51845}).decode("ascii")
     node = fleet.nodes["n1"].ns
     node.run("mount", "-t", "tmpfs", "none", "/var/log")
     node.run("mkdir", "/var/log/ip-masq-agent")
-    node.run("tee", "/var/log/ip-masq-agent/connections.log", stdin=json.dumps(logged) + "\n")
+    node.run("tee", "/var/log/ip-masq-agent/connections.log", stdin=logged)
     played, lines = _ask(fleet, "-e", "ip_masq_at=2026-11-23T03:12", seen="198.51.100.1:40124")
     assert played.rc == 0, played.said
     assert lines[0] == (
