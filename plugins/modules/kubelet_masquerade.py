@@ -187,12 +187,12 @@ restart_needed:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._tasks.agent_options import KUBELET
+from ..module_utils._tasks.agent_options import KUBELET as ARGUMENT_SPEC
 from ..module_utils._tasks.kubelet_task import carry_out
 
 
 def main() -> None:
-    module = AnsibleModule(argument_spec=KUBELET, supports_check_mode=True)
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     carry_out(module.params, module.check_mode).end(module)
 
 

@@ -72,8 +72,6 @@ _MARKED = "iptables-nft -t raw -I PREROUTING -s 10.244.0.0/16 -d %s -j MARK --se
 #: What another program does with packets of its mark, before our rules see them.
 _OF_ITS_MARK = (
     "iptables-nft -t nat -I POSTROUTING -m mark --mark 0x200/0xf00 -j SNAT --to-source 198.51.100.77",
-    "nft add table ip x; nft 'add chain ip x c { type nat hook postrouting priority 50; }';"
-    "nft add rule ip x c mark and 0xf00 == 0x200 snat to 198.51.100.77",
     "iptables-nft -t raw -A PREROUTING -m mark --mark 0x200/0xf00 -j NOTRACK",
 )
 
@@ -89,6 +87,17 @@ def test_packets_with_a_mark_are_left_to_a_rule_in_front_of_ours(topology: Topol
         (explained,) = found["explanations"]
         assert (found["verified"], explained["policy"]) == judged, found["conflicts"]
         assert explained["seen"] == ("pod" if "NOTRACK" in rule else "198.51.100.77")
+
+
+def test_guests_that_the_policy_names_are_pods(topology: Topology) -> None:
+    """A bridge may have a name as Docker's, and pods behind it; an entry of ``rules`` is about all sources."""
+    topology.node.run("ip", "link", "add", "docker0", "up", "type", "bridge")
+    topology.node.run("ip", "address", "add", "10.42.0.1/24", "dev", "docker0")
+    for named, hidden in (([], []), ([_A.pods], []), (["10.42.0.0/16"], ["172.16.0.0/12"])):
+        wanted = {**_TEN, "source_cidrs": named, "rules": [{"action": "exempt", "destinations": ["172.16.0.0/12"]}]}
+        apply(topology.node, **wanted)
+        _iptables_rule(topology.node, "-s", "10.42.0.0/24", "-d", "172.16.0.0/12", "-j", "MASQUERADE")
+        assert [one["range"] for one in _look(topology.node, verify=True, **wanted)["conflicts"]] == hidden
 
 
 def _serve(node: Namespace, endpoints: t.Sequence[str], mode: str = "iptables-nft-restore") -> None:

@@ -11,8 +11,7 @@ import re
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import Match
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink, pod_names, xtables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, pod_names, xtables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
@@ -20,8 +19,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values impo
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import explanation, judge, verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing import senders
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.packet_policy import Promise
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.ways import Declared
 from support.actor_rules import IPTABLES, NFT, SHAPES, Shape
 from support.topology import ADDRESSES, Topology
 from support.twins import build, exempt
@@ -268,30 +265,6 @@ def test_guests_by_rules_of_postrouting(bridge: Topology, rule: str, theirs: boo
     chains = "*nat\n:NETAVARK-0123456789ABC - [0:0]\n:KUBE-POSTROUTING - [0:0]\n-A POSTROUTING %s\nCOMMIT\n"
     bridge.node.run("iptables-%s-restore" % variant, stdin=chains % rule)
     assert inside(bridge.node, _kept) == [_WITH_GUESTS if theirs else _ALL_PODS] * 2
-
-
-def _hidden_behind_docker0(sources: t.Sequence[t.Any]) -> t.List[str]:
-    """Return what of exempt ranges does not see hosts behind docker0 by a policy that names some sources."""
-    with build() as made:
-        policy = exempt(_EXEMPT, sources)._replace(pods=())
-        rule = Declared(Match(destination=intervals.of_networks(_EXEMPT)), Promise(packet_policy.POD))
-        policy = policy._replace(entries={IPV4: (rule, *policy.entries[IPV4])})
-        policy = packet_policy.with_guests(policy, senders.guests_of(made.state))
-        return sorted({one for conflict in verification.verify(made, policy).conflicts for one in conflict.ranges})
-
-
-def test_guests_that_the_policy_names_are_pods(node: Topology) -> None:
-    """A bridge may have a name as Docker's, and pods behind it; an entry of ``rules`` is about all sources."""
-    node.node.run("ip", "-batch", "-", stdin="link add docker0 type bridge\naddr add 10.42.0.1/24 dev docker0\n")
-    try:
-        node.node.run("ip", "link", "set", "docker0", "up")
-        node.node.run("iptables-nft-restore", stdin=_OURS)
-        rule = "*nat\n-I POSTROUTING -s 10.42.0.0/24 -d 172.16.0.0/12 -j MASQUERADE\nCOMMIT\n"
-        node.node.run("iptables-nft-restore", "--noflush", stdin=rule)
-        for named, hidden in (((), []), ((_PODS,), []), ((ipaddress.ip_network("10.42.0.0/16"),), ["172.16.0.0/12"])):
-            assert inside(node.node, functools.partial(_hidden_behind_docker0, named)) == hidden
-    finally:
-        node.node.run("ip", "link", "delete", "docker0")
 
 
 @pytest.mark.parametrize("variant", ["nft", "legacy"])

@@ -230,7 +230,7 @@ def test_what_is_not_tracked_between_pods_is_found_though_the_rest_is_dropped(to
         apply(topology.node, **wanted)
         topology.node.run("iptables-nft", "-t", "raw", "-F")
         topology.node.run("iptables-nft", "-t", "raw", "-A", "PREROUTING", "-j", "CT", "--notrack")
-        (found,) = run_modules(topology.node, [{**wanted, "verify": True}], module="ip_masq_info")
+        found = info(topology.node, verify=True, **wanted)
         pods = {one["range"] for one in found["conflicts"] if one["policy"] == "node"}
         assert pods == {PODS[0]}, found["summary"]
         apply(topology.node, state="absent", backend=backend)
