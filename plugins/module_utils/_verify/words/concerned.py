@@ -93,7 +93,8 @@ def concerns(config: Config, state: NodeState) -> t.Iterator[Health]:
         )
     if config.source_cidrs or not any(_masqueraded(config, family) for family in config.families):
         return
-    others = ["the node itself", *_guests(state, config.families)]
+    guests = list(_guests(state, config.families))
+    untested = "; verify does not test exempt traffic of these guests" if guests else ""
     ports = fixed_source_ports.udp_servers() if config.random_fully or config.to_ports else ()
     servers = "; its UDP servers on %s send from other ports" % first_of(ports) if ports else ""
     mounted = _mounted(config)
@@ -101,7 +102,8 @@ def concerns(config: Config, state: NodeState) -> t.Iterator[Health]:
     yield Health(
         "all_sources",
         INFO,
-        "source_cidrs is not set: the policy also concerns %s%s" % (" and ".join(others), servers),
+        "source_cidrs is not set: the policy also concerns %s%s%s"
+        % (" and ".join(["the node itself", *guests]), untested, servers),
         "set source_cidrs to the networks of pods" + _routes(state, config.families),
     )
 
