@@ -153,8 +153,8 @@ class TestReadOnly:
         refused = node.module(MODULE, options, check=check)
         assert refused["failed"] and refused["msg"] == (
             "cannot write /usr/local/sbin/ip-masq-agent: its file system is read-only; files and rules left unchanged. "
-            "Use an image with version %s of the agent and the same paths, or set bin_dir to a directory that can be "
-            "written" % VERSION
+            "Use an image with version %s of the agent and the same paths, make it writable, or, for programs, set "
+            "bin_dir to a directory that can be written" % VERSION
         )
         assert (snapshot(node.ns), files(node), node.files()) == before
         asked = node.module(MODULE + "_info", {"metrics_dir": "/var/lib/node_exporter"})

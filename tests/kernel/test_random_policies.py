@@ -384,7 +384,7 @@ def test_every_packet_shows_what_the_policy_says(
             undecided += not stays and question in kept
             seen["connections kept" if question in kept else "connections removed"] += 1
         notes = " ".join(done.get("warnings", []))
-        assert undecided <= sum(map(int, re.findall(r"connections that stay, because [^:]*: (\d+)", notes))), notes
+        assert undecided <= sum(map(int, re.findall(r"that are left out, because [^:]*: (\d+)", notes))), notes
         answers = two_ways.pod.inside(ask, [(*packet[1:], next(own_ports)) for packet in packets])
         answers += probe(two_ways, [(*packet[1:3], packet[4], next(own_ports)) for packet in ends])
         for packet, before, answer in zip([*packets, *ends], [*earlier, *shown], answers):

@@ -168,7 +168,7 @@ def facts(views: Views, host: str, listed: t.Mapping[str, t.Any]) -> t.Iterator[
             int(metrics["drift_repaired_total", ()]),
             report["drift_repaired"],
             listed["drift_repaired"],
-            int(re.findall(r"repaired (\d+) time", text["drift"])[0]),
+            int(re.findall(r"times repaired: (\d+)", text["drift"])[0]),
         },
     )
     yield "config errors", {int(metrics["config_errors_total", ()]), report["config_errors"]}
@@ -197,11 +197,11 @@ def facts(views: Views, host: str, listed: t.Mapping[str, t.Any]) -> t.Iterator[
 
 def of_verification(views: Views, listed: t.Mapping[str, t.Any]) -> t.Iterator[t.Tuple[str, t.Set[t.Any]]]:
     """What the views have of the last verification."""
-    report, metrics, row = views.report, views.metrics, rows(views.text)["verified"]
+    report, metrics, row = views.report, views.metrics, rows(views.text)["traffic"]
     last, outdated = report["last_verification"], states.is_outdated(report)
     when = metrics.get(("last_verification_timestamp_seconds", ()))
     yield "verified at", {when, last and round(last["time"], 3)}
-    yield "verified", {bool(last), listed["verified_at"] is not None, not row.startswith("no result")}
+    yield "verified", {bool(last), listed["verified_at"] is not None, not row.startswith("not verified yet")}
     (trait,) = listed["traits"]["verification"]
     yield "outdated", {outdated, trait.startswith("before the last"), "before the last change of the rules" in row}
     differs = bool(last) and not outdated and not report["in_sync"]
@@ -213,7 +213,7 @@ def of_verification(views: Views, listed: t.Mapping[str, t.Any]) -> t.Iterator[t
     yield "conflicts", {known and bool(last["conflicts"]), bool(conflicts), told, trait == states.CONFLICTS}
     yield "all tested", {known and not last["conflicts"] and not untested, trait == "matches the policy"}
     if known:
-        yield "summary", {last["summary"].partition("; remedy: ")[0], row.partition(": ")[2]}
+        yield "summary", {last["summary"], row.partition(": ")[2]}
         yield "conflicts, counted", {last["conflicts"], int(conflicts or 0)}
 
 

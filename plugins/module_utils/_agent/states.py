@@ -122,7 +122,8 @@ def tested(report: _Report) -> str:
     if is_outdated(report):
         conflicts = " and with conflicts" if last["conflicts"] else ""
         return "%s, before the last change of the rules%s: %s" % (when, conflicts, verify)
-    return "%s: %s" % (when, last["summary"])
+    since = "" if report["in_sync"] else ", but the rules differ now"
+    return "%s%s: %s" % (when, since, last["summary"])
 
 
 def _of_rules(report: _Report, service_failure: str) -> t.Iterator[Finding]:

@@ -167,7 +167,7 @@ class Nftables:
         chains = [] if before.same_rules(after) else messages.change_chains(before, after)
         removed = [messages.delete_set(self.family, name) for name in before.sets if name not in after.sets]
         steps = [new_sets, elements + chains + removed]
-        if len(changed) + bool(chains) > 1:
+        if len(changed) + bool(chains) > 1 and (before.narrowed or after.narrowed):
             interim = after.asking_others(changed)
             for name in changed:
                 new_sets += messages.change_set(after, name, suffix=text.INTERIM)

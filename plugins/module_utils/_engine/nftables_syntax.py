@@ -55,6 +55,8 @@ CHAINS = tuple(_ALLOWED)
 _INDENT = "    "
 
 _COUNTER = r" ?\bcounter(?: packets [0-9]+ bytes [0-9]+)?(?= |\Z)"
+#: Rules about interfaces and marks, and those of entries of ``rules`` and ``snat``.
+_NARROWING = r'oifname |meta mark (?!& 0x[0-9a-f]{8} != )|.* entry [0-9]+"\Z'
 #: first and last address, as numbers
 Span = t.Tuple[int, int]
 
@@ -75,6 +77,12 @@ class ListedTable(t.NamedTuple):
     def rules(self, chain: str) -> t.Optional[t.Tuple[str, ...]]:
         """Return the rules of one of our chains; None if there is no such chain."""
         return dict(self.chains).get(chain)
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether more decides than one set of destinations."""
+        rules = (rule for _name, rules in self.chains for rule in rules)
+        return any(name != SET for name in self.sets) or any(re.match(_NARROWING, rule) for rule in rules)
 
     def asking_others(self, names: t.Collection[str]) -> ListedTable:
         """Return the table whose rules ask sets of interim names in place of these."""

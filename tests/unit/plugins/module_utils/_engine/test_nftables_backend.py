@@ -76,6 +76,7 @@ ELEMENTS, RULES = {nf_tables.DELETE_ELEMENT, nf_tables.NEW_ELEMENT}, {nf_tables.
         ({"exemption": "enforce"}, {}, {*RULES, nf_tables.DELETE_CHAIN}),
         ({}, {"random_fully": False}, RULES),
         ({}, {"to_ports": "1024-2048"}, RULES),
+        ({}, {"non_masquerade_cidrs": ["10.0.0.0/9"], "to_ports": "1024-2048"}, {*ELEMENTS, *RULES}),
         ({"non_masquerade_cidrs": MANY}, {"non_masquerade_cidrs": MANY[1:]}, ELEMENTS),
     ],
     ids=str,
