@@ -175,9 +175,9 @@ def _is_judged(way: Way) -> bool:
     return not one or senders != receivers or bool(way.unknown or way.history or way.tied)
 
 
-def _is_sent(part: Region) -> bool:
-    """Return whether packets come to the node: not those that a pod sends to itself."""
-    return part.source != part.destination or is_many(part.source)
+def _sent(part: Region) -> Region:
+    """Return the packets of a region that come to the node: not those that a pod sends to itself."""
+    return part if is_many(part.source) else part._replace(destination=regions.minus(part.destination, part.source))
 
 
 class _Run(Asking):
@@ -261,8 +261,9 @@ class _Run(Asking):
                     for region in (_of_answer(finding) if doubted else finding.way.regions)
                 )
         for key, affected in causes.items():
-            for part in filter(_is_sent, regions.joined(affected)):
-                yield self._conflict(part, self._services(part), *key)
+            for part in map(_sent, regions.joined(affected)):
+                if part.destination:
+                    yield self._conflict(part, self._services(part), *key)
         yield from self._leaks()
 
     def _place(self, finding: _Finding) -> t.Any:
