@@ -94,6 +94,8 @@ def _parse(data: t.Any) -> Memory:
 
     Each field by itself: one of another release, or damaged, must not take the last valid policy with it.
     """
+    if not isinstance(data, dict):
+        raise TypeError("state")
     found: t.Dict[str, t.Any] = {}
     for name, kind in t.get_type_hints(Memory).items():
         with contextlib.suppress(Exception):
@@ -232,7 +234,8 @@ def record_applied(paths: Paths, by: str, text: str) -> t.Tuple[str, ...]:
 
 def read_applied(paths: Paths) -> t.Optional[Applied]:
     """Return what was recorded, or None if there is nothing or the file is damaged."""
-    return t.cast(t.Optional[Applied], _read_record(paths.applied_file, Applied))
+    applied = _read_record(paths.applied_file, Applied)
+    return applied if applied and applied.by else None
 
 
 def applied_data(paths: Paths) -> t.Optional[t.Dict[str, t.Any]]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import typing as t
 from pathlib import Path
@@ -134,6 +135,11 @@ DAMAGED = [
 def test_damaged_state_counts_as_none(paths: Paths, content: bytes) -> None:
     Path(paths.state_file).write_bytes(content)
     assert read_memory(paths) == Memory()
+    spare = Path(paths.spare_state_file)
+    spare.parent.mkdir(parents=True)
+    spare.write_bytes(b'{"drift_repaired": 3}')
+    os.utime(spare, (0, 0))
+    assert read_memory(paths).drift_repaired == (3 if content in DAMAGED[:6] else 0)
 
 
 @pytest.mark.parametrize("content", DAMAGED[:6], ids=range(6))
