@@ -16,6 +16,8 @@ from .netlink import KernelError, Netlink
 
 #: rtm_type: RTN_*
 UNICAST, LOCAL, BROADCAST, ANYCAST, MULTICAST, BLACKHOLE, UNREACHABLE, PROHIBIT, THROW = range(1, 10)
+#: RT_TABLE_*
+TABLE_MAIN, TABLE_LOCAL = 254, 255
 
 _GET_LINK, _GET_ROUTE = 18, 26
 _RTM = struct.Struct("=BBBBBBBBI")

@@ -104,9 +104,10 @@ class Verdict(t.NamedTuple):
 def judge(policy: Policy, addresses: Addresses, answer: Answer, left: bool = False) -> t.Optional[Verdict]:
     """Compare an answer with a policy. Return None if the packet did not leave the node.
 
-    :param left: whether the policy leaves the packet to other programs, whichever rules it met.
     A packet of the node itself keeps its address where that of a pod is kept; else any address of the node will do, or
     the fixed one.
+
+    :param left: whether the policy leaves the packet to other programs, whichever rules it met.
     """
     if answer.outcome != SENT or answer.source is None or answer.destination is None:
         return None

@@ -20,7 +20,19 @@ from ..._rules.rules import ALL_BITS
 from ..._system import intervals, netlink
 from ..._system.families import IPV4, Family
 from ..._system.intervals import Spans
-from ..._system.routes import ANYCAST, BLACKHOLE, BROADCAST, LOCAL, MULTICAST, PROHIBIT, THROW, UNICAST, UNREACHABLE
+from ..._system.routes import (
+    ANYCAST,
+    BLACKHOLE,
+    BROADCAST,
+    LOCAL,
+    MULTICAST,
+    PROHIBIT,
+    TABLE_LOCAL,
+    TABLE_MAIN,
+    THROW,
+    UNICAST,
+    UNREACHABLE,
+)
 from ..._twin.links import NOARP, Link, ports
 from ..._twin.routing import RTA_GATEWAY, RTA_PREFERRED, Path, Route, Routing, addresses, routes
 
@@ -50,7 +62,6 @@ _OF_ROUTES = (
 _HEADER = struct.Struct("=BBBBBBBBI")
 #: RTNH_F_DEAD, RTM_F_CLONED
 _DEAD, _CLONED = 0x1, 0x200
-_TABLE_MAIN, _TABLE_LOCAL = 254, 255
 _SECONDARY = 0x01
 
 #: What becomes of a packet. A packet without a route in any rule has none.
@@ -219,7 +230,7 @@ class Lookups:
             # Before Linux 5.3 all of 0.0.0.0/8, which no node forwarded then.
             found[BROADCAST] += [(0, 0), (self._top, self._top)]
         others = intervals.complement(intervals.of(span for one in found.values() for span in one), self._top)
-        for entry, part in self._partition(_TABLE_LOCAL).divide(others):
+        for entry, part in self._partition(TABLE_LOCAL).divide(others):
             if entry is not None and entry.kind in found:
                 found[entry.kind] += part
         result = {kind: intervals.of(parts) for kind, parts in found.items()}
@@ -368,15 +379,15 @@ class Lookups:
             entry = self._entry(members, bits if lengths else 0)
             prefix = self._prefix(first, bits)
             found.setdefault(table, []).append((prefix, kept.setdefault(entry, entry)))
-            if table == _TABLE_MAIN and self.family == IPV4 and any(intervals.contains(wide, first) for wide in shared):
+            if table == TABLE_MAIN and self.family == IPV4 and any(intervals.contains(wide, first) for wide in shared):
                 doubt = Unknown("the route to %s/%d" % (self.family.address(first), bits), "a wider local route")
-                found[_TABLE_LOCAL].append((prefix, entry._replace(unknown=(*entry.unknown, doubt))))
-            elif table == _TABLE_LOCAL and entry.kind == LOCAL and bits < 32 and len(self._selectors) == 3:
+                found[TABLE_LOCAL].append((prefix, entry._replace(unknown=(*entry.unknown, doubt))))
+            elif table == TABLE_LOCAL and entry.kind == LOCAL and bits < 32 and len(self._selectors) == 3:
                 shared.append(prefix)
         if self.family == IPV4:
             # No route has the address of all hosts on any link: a node receives it.
             everybody = _Entry(BROADCAST, (RouteOutcome(TO_NODE),), ())
-            found.setdefault(_TABLE_LOCAL, []).append((((self._top, self._top),), everybody))
+            found.setdefault(TABLE_LOCAL, []).append((((self._top, self._top),), everybody))
         return found
 
     def _route(self, route: Route) -> t.Optional[_Entry]:

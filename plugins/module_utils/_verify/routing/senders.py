@@ -12,6 +12,7 @@ from ..._rules import regions
 from ..._system import intervals
 from ..._system.families import FAMILIES, Family
 from ..._system.intervals import Spans
+from ..._system.routes import TABLE_MAIN
 from ..._twin import links, node_state, routing
 from ..._twin.links import BRIDGE
 from ..._twin.node_state import NodeState
@@ -20,8 +21,6 @@ from . import guest_networks
 #: Kinds of links behind which pods are.
 _VETHS = ("veth", "netkit")
 _POD_LINKS = (*_VETHS, BRIDGE)
-#: RT_TABLE_MAIN
-_MAIN = 254
 
 #: Links that have the addresses of Services, or of a resolver for pods.
 _OF_SERVICES = ("kube-ipvs0", "nodelocaldns")
@@ -77,7 +76,7 @@ def _uplinks(state: NodeState, named: Spans = ()) -> t.Set[int]:
     too: a link of pods is an uplink with the default route of the main table alone.
     """
     routes = routing.routes(state.routing)
-    defaults = [one for one in routes if not one.destination.prefixlen and one.table == _MAIN]
+    defaults = [one for one in routes if not one.destination.prefixlen and one.table == TABLE_MAIN]
     pods = _links_of_pods(state, named).difference(path.link for one in defaults for path in one.paths)
     return set(routing.uplinks(state.routing)) - pods
 

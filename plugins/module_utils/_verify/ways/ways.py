@@ -484,14 +484,14 @@ class _Engine(Flows):
         flows, ended = self._hook(POSTROUTING, flows)
         yield from ended
         for flow in self._declare(flows):
-            for mine in self._by_own_address(flow) if self._own else [flow]:
+            for mine in self._by_own_address(flow):
                 for part in self._by_address(mine):
                     yield self._end(part, LEAVES)
 
     def _by_own_address(self, flow: Flow) -> t.List[Flow]:
         """Divide packets of the node by whether a new source may be the one that they have: these keep it."""
         given, outcome = flow[AT_STATE].given, flow[AT_STATE].outcome
-        if given is None:
+        if given is None or not self._own:
             return [flow]
         link = self._lookups.addresses_of(outcome.link) if given.local else ()
         addresses = given.addresses or intervals.of((one, one) for one in link)
